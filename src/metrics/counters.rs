@@ -1,0 +1,144 @@
+//! Counter blocks. A shard's block has one writer and costs it plain loads and stores; what several
+//! threads count has cache lines of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// A number with one writer. Wraps around at 2^64.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// The one writer: adds `n`. No read-modify-write cycle, so a second writer would lose counts.
+    pub(crate) fn bump(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// The one writer: replaces the value, for what is a level and not a sum.
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Anyone: the value some moment ago. A later look of the same thread never sees an older one.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that any thread may add to, off the hot path.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(AtomicU64);
+
+impl Tally {
+    /// Adds `n`.
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The value some moment ago.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one shard counts and what its callers count about it. Two parts that share no cache line, so
+/// that a caller's count does not slow the shard down.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Written by the shard's thread alone.
+    pub shard: CachePadded<ShardCounters>,
+    /// Written by callers.
+    pub callers: CachePadded<CallerCounters>,
+}
+
+/// Written by one shard's thread, once a turn or less.
+#[derive(Debug, Default)]
+pub(crate) struct ShardCounters {
+    /// Turns made.
+    pub turns: Counter,
+    /// When the last turn began, nanoseconds on the engine's clock: to see that it stalls.
+    pub last_turn_ns: Counter,
+    /// Nanoseconds asleep.
+    pub parked_ns: Counter,
+    /// Times it went to sleep.
+    pub sleeps: Counter,
+    /// Submissions waiting in its rings at the last turn. A level.
+    pub lane_depth: Counter,
+    /// Frames sent as requester.
+    pub frames_sent: Counter,
+    /// Frames served as source.
+    pub frames_served: Counter,
+    /// Operations refused as source.
+    pub frames_refused: Counter,
+    /// Requests that completed.
+    pub tasks_completed: Counter,
+    /// Requests that failed.
+    pub tasks_failed: Counter,
+    /// Requests that were never attempted.
+    pub tasks_canceled: Counter,
+    /// Bytes of completed READs.
+    pub bytes_read: Counter,
+    /// Bytes of completed WRITEs.
+    pub bytes_written: Counter,
+    /// Runs that ended with an unknown effect.
+    pub remote_effect_unknown: Counter,
+    /// Lanes cut because the peer broke the protocol.
+    pub protocol_violations: Counter,
+}
+
+/// Written by the threads that submit to the shard.
+#[derive(Debug, Default)]
+pub(crate) struct CallerCounters {
+    /// Times that a waiting caller rang the bell for safety's sake; expected 0.
+    pub guard_rings: Tally,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_writer_loses_nothing_and_readers_never_see_less() {
+        let counters = Counters::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..100_000 {
+                    counters.shard.turns.bump(1);
+                }
+            });
+            scope.spawn(|| {
+                let mut last = 0;
+                while last < 100_000 {
+                    let seen = counters.shard.turns.get();
+                    assert!(seen >= last);
+                    last = seen;
+                }
+            });
+        });
+        assert_eq!(counters.shard.turns.get(), 100_000);
+        counters.shard.lane_depth.set(3);
+        counters.shard.lane_depth.set(1);
+        assert_eq!(counters.shard.lane_depth.get(), 1);
+    }
+
+    #[test]
+    fn many_callers_lose_nothing() {
+        let counters = Counters::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1_000).for_each(|_| counters.callers.guard_rings.add(1)));
+            }
+        });
+        assert_eq!(counters.callers.guard_rings.get(), 4_000);
+    }
+
+    #[test]
+    fn the_shards_counters_share_no_cache_line_with_others() {
+        let counters = [Counters::default(), Counters::default()];
+        let starts = counters
+            .iter()
+            .flat_map(|block| [(&raw const block.shard).addr(), (&raw const block.callers).addr()]);
+        assert!(starts.into_iter().all(|start| start % 64 == 0));
+    }
+}
