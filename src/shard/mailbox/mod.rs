@@ -1,0 +1,98 @@
+//! How other threads reach a shard: a ring for each caller thread, one inject queue, one bell.
+
+pub(crate) mod bell;
+pub(crate) mod message;
+pub(crate) mod queue;
+pub(crate) mod word;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::shard::control::ShardInbox;
+use crate::shard::port::submission::Submission;
+
+use bell::Bell;
+use message::Message;
+use queue::Inject;
+
+/// Messages that may wait in an inject queue.
+const INJECT_DEPTH: usize = 4096;
+
+/// The way into one shard. Shared by all who may send to it.
+pub(crate) struct Mailbox {
+    pub bell: Bell,
+    pub inject: Inject<Message>,
+    /// Caller threads with a ring of their own.
+    rings: AtomicU32,
+    rings_max: u32,
+    ring_depth: usize,
+    /// The shard's thread has ended; nothing that is sent is ever looked at.
+    ended: AtomicBool,
+    /// The engine does not wait any longer: close every link at once.
+    pub aborted: AtomicBool,
+}
+
+impl Mailbox {
+    pub fn new(rings_max: u32, ring_depth: u32) -> io::Result<Self> {
+        Ok(Self {
+            bell: Bell::new()?,
+            inject: Inject::with_capacity(INJECT_DEPTH),
+            rings: AtomicU32::new(0),
+            rings_max,
+            ring_depth: ring_depth as usize,
+            ended: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+        })
+    }
+
+    /// Makes a ring for the calling thread. `None` when the shard has as many as it may; the thread
+    /// uses the inject queue then.
+    pub fn new_ring(&self) -> Option<rtrb::Producer<Arc<Submission>>> {
+        let claimed = self.rings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |rings| {
+            (rings < self.rings_max).then_some(rings + 1)
+        });
+        claimed.ok()?;
+        let (producer, consumer) = rtrb::RingBuffer::new(self.ring_depth);
+        if self.inject(Message::Ring(consumer)).is_err() {
+            self.ring_left();
+            return None;
+        }
+        Some(producer)
+    }
+
+    /// The shard dropped the ring of a thread that is gone.
+    pub fn ring_left(&self) {
+        self.rings.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether a shard that found nothing may sleep.
+    pub fn may_sleep(&self) -> bool {
+        !self.aborted.load(Ordering::Relaxed)
+    }
+}
+
+impl ShardInbox for Mailbox {
+    fn inject(&self, message: Message) -> Result<(), Message> {
+        if self.has_ended() {
+            return Err(message);
+        }
+        self.inject.push(message)?;
+        self.bell.ring();
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailbox").field("ended", &self.has_ended()).finish_non_exhaustive()
+    }
+}
