@@ -1,0 +1,545 @@
+//! The source's end of one data connection: serves READs from and WRITEs into registered memory.
+//!
+//! Frames run in the order they arrive. All ranges of a frame are resolved, and their regions held,
+//! before its first byte moves; one bad range refuses the whole frame without any effect. A refused
+//! WRITE's payload is read and dropped, so the lane goes on. The lane stops reading, and TCP holds the
+//! peer back, while too many answers wait or the source moves too many bytes.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::flow::{Outbound, Scatter, Sendable, Sender, Slot, read};
+use super::sys::{self, IoPiece};
+use super::watch::Watch;
+use super::{LanePlan, SCRATCH, refuse_class};
+use crate::protocol::crc::TRAILER_LEN;
+use crate::protocol::data::answer::{Answer, Refusal};
+use crate::protocol::data::ops::Ops;
+use crate::protocol::data::reader::FrameReader;
+use crate::protocol::header::{Header, Kind};
+use crate::protocol::limits::Direction;
+use crate::transport::rail::{Budget, RailFault};
+use crate::types::{Fault, Refused, RegionKey, RemoteEffect, SegmentRange, TransferOp};
+
+/// A region that may be used in one direction, held by a lease.
+pub(crate) struct Granted<L> {
+    pub lease: L,
+    /// First byte, in this process.
+    pub address: u64,
+    pub length: u64,
+}
+
+/// Where the source finds its regions.
+pub(crate) trait Catalog {
+    /// Keeps a region's memory until it is dropped.
+    type Lease;
+
+    /// Holds the region if it is live, of that generation, and grants `op` to peers. The order of the
+    /// checks is fixed: existence and generation, then the right.
+    fn hold(&mut self, region: RegionKey, op: TransferOp) -> Result<Granted<Self::Lease>, Refused>;
+
+    /// Whether new frames are still served.
+    fn is_open(&self) -> bool;
+}
+
+/// Bytes that all lanes of the shard are moving as source, against their limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SourceBudget {
+    pub in_flight: u64,
+    pub limit: u64,
+}
+
+impl SourceBudget {
+    /// Takes `bytes`, or says that they have to wait. One frame alone is always taken.
+    const fn take(&mut self, bytes: u64) -> bool {
+        if self.in_flight > 0 && self.in_flight.saturating_add(bytes) > self.limit {
+            return false;
+        }
+        self.in_flight = self.in_flight.saturating_add(bytes);
+        true
+    }
+
+    const fn give_back(&mut self, bytes: u64) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+    }
+}
+
+/// What a lane served since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub frames: u64,
+    pub refused: u64,
+}
+
+/// One answer that is being sent.
+struct Reply<L> {
+    kind: Kind,
+    request: u64,
+    out: Outbound,
+    bytes: u64,
+    leases: Vec<L>,
+}
+
+impl<L> Sendable for Reply<L> {
+    fn outbound(&mut self) -> &mut Outbound {
+        &mut self.out
+    }
+
+    fn prepare(&mut self, slot: &mut Slot<'_>) {
+        let data = if self.kind == Kind::ReadData { self.bytes } else { 0 };
+        let header = slot.outgoing.reply(self.kind, self.request, &self.out.meta, data);
+        self.out.seal(header, slot.scratch);
+    }
+}
+
+/// A WRITE whose payload is arriving.
+struct Arriving<L> {
+    place: Scatter,
+    /// The pieces whole, where the payload's checksum is compared at the end.
+    verify: Vec<IoPiece>,
+    leases: Vec<L>,
+    request: u64,
+    ops: u32,
+    bytes: u64,
+    /// A refused frame: the payload is read and dropped.
+    dropped: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Expect {
+    Head,
+    /// A frame is complete but has to wait its turn: for answers to go out or bytes to come free.
+    Held(Header),
+    Payload,
+    Trailer {
+        have: usize,
+    },
+}
+
+enum Step {
+    Nothing,
+    Drained,
+    More,
+}
+
+/// One accepted data connection.
+pub(crate) struct SourceLane<L> {
+    socket: OwnedFd,
+    plan: LanePlan,
+    reader: FrameReader,
+    expect: Expect,
+    arriving: Arriving<L>,
+    trailer: [u8; TRAILER_LEN],
+    replies: VecDeque<Box<Reply<L>>>,
+    #[expect(clippy::vec_box, reason = "answers move between queue and spares by their pointer")]
+    spare: Vec<Box<Reply<L>>>,
+    /// Answers with data that are not sent yet.
+    reads_waiting: u32,
+    /// Refusal that is owed once the dropped payload is through: its meta.
+    refusal: Vec<u8>,
+    bad: Vec<bool>,
+    sender: Sender,
+    scratch: Box<[u8]>,
+    watch: Watch,
+    served: Served,
+}
+
+impl<L> SourceLane<L> {
+    pub fn new(socket: OwnedFd, plan: LanePlan, now: Instant) -> Self {
+        let arriving = Arriving {
+            place: Scatter::default(),
+            verify: Vec::new(),
+            leases: Vec::new(),
+            request: 0,
+            ops: 0,
+            bytes: 0,
+            dropped: false,
+        };
+        Self {
+            socket,
+            plan,
+            reader: FrameReader::new(plan.frames(Direction::ToSource), usize::MAX),
+            expect: Expect::Head,
+            arriving,
+            trailer: [0; TRAILER_LEN],
+            replies: VecDeque::with_capacity(plan.limits.lane_window as usize),
+            spare: Vec::new(),
+            reads_waiting: 0,
+            refusal: Vec::new(),
+            bad: Vec::new(),
+            sender: Sender::new(plan.send_chunk, plan.limits.payload_crc),
+            scratch: vec![0; SCRATCH].into_boxed_slice(),
+            watch: Watch::new(plan.stall, now),
+            served: Served::default(),
+        }
+    }
+
+    /// Whether a frame is under way in either direction.
+    pub fn in_flight(&self) -> bool {
+        !self.replies.is_empty()
+            || !matches!(self.expect, Expect::Head)
+            || !self.reader.is_between_frames()
+    }
+
+    /// The descriptor to wait for, whether to wait for something to read, and for room to send.
+    pub fn interest(&self) -> (BorrowedFd<'_>, bool, bool) {
+        let reading = !matches!(self.expect, Expect::Held(_)) && self.has_room();
+        (self.socket.as_fd(), reading, !self.replies.is_empty())
+    }
+
+    /// A frame waits for this side's own limits: nothing that comes from the socket wakes it.
+    pub const fn is_held(&self) -> bool {
+        matches!(self.expect, Expect::Held(_))
+    }
+
+    /// What was served since the last call.
+    pub fn take_served(&mut self) -> Served {
+        core::mem::take(&mut self.served)
+    }
+
+    /// Fails when a frame is under way and makes no progress for the stall limit.
+    pub fn check(&self, now: Instant) -> Result<(), RailFault> {
+        // A frame held back by this side's own limits is not the peer's stall.
+        let held = matches!(self.expect, Expect::Held(_)) && self.replies.is_empty();
+        self.watch.check(self.in_flight() && !held, now)
+    }
+
+    pub fn shift(&mut self, gap: Duration) {
+        self.watch.shift(gap);
+    }
+
+    /// Ends the lane: releases every region it holds and gives its bytes back.
+    pub fn close(self, shared: &mut SourceBudget) {
+        let payload = matches!(self.expect, Expect::Payload | Expect::Trailer { .. });
+        if payload && !self.arriving.dropped {
+            shared.give_back(self.arriving.bytes);
+        }
+        shared.give_back(self.replies.iter().map(|reply| reply.bytes).sum());
+        drop(self.socket);
+        drop(self.arriving.leases);
+        drop(self.replies);
+    }
+
+    /// Takes what arrived, runs it, and sends what is answered. Says whether bytes moved.
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        budget: &mut Budget,
+        shared: &mut SourceBudget,
+        catalog: &mut impl Catalog<Lease = L>,
+    ) -> Result<bool, RailFault> {
+        let mut moved = false;
+        let mut answered = !self.replies.is_empty();
+        while self.has_room() && !budget.is_spent() {
+            match self.step(now, budget, shared, catalog)? {
+                Step::Nothing => break,
+                Step::Drained => {
+                    moved = true;
+                    break;
+                }
+                Step::More => moved = true,
+            }
+            if !answered && !self.replies.is_empty() {
+                // The first answer does not wait for a look at what else may have come; those of
+                // further frames share a call.
+                answered = true;
+                self.send(now, budget, shared)?;
+            }
+        }
+        moved |= self.send(now, budget, shared)?;
+        Ok(moved)
+    }
+
+    fn has_room(&self) -> bool {
+        self.replies.len() < self.plan.limits.lane_window as usize
+    }
+
+    fn step(
+        &mut self,
+        now: Instant,
+        budget: &mut Budget,
+        shared: &mut SourceBudget,
+        catalog: &mut impl Catalog<Lease = L>,
+    ) -> Result<Step, RailFault> {
+        match self.expect {
+            Expect::Head => {
+                let socket = self.socket.as_fd();
+                if self.reader.is_between_frames() && self.replies.is_empty() {
+                    self.watch.restart(now);
+                }
+                let Some(got) = read(sys::receive_buffer(socket, self.reader.space()))? else {
+                    return Ok(Step::Nothing);
+                };
+                match self.reader.filled(got) {
+                    Ok(None) => Ok(Step::More),
+                    Ok(Some(head)) => self.start(head, now, shared, catalog),
+                    Err(_) => Err(RailFault(Fault::Protocol)),
+                }
+            }
+            Expect::Held(head) => self.start(head, now, shared, catalog),
+            Expect::Payload => self.payload(now, budget, shared),
+            Expect::Trailer { have } => self.check_trailer(have, now, shared),
+        }
+    }
+
+    /// Begins a complete frame, unless it has to wait.
+    fn start(
+        &mut self,
+        head: Header,
+        now: Instant,
+        shared: &mut SourceBudget,
+        catalog: &mut impl Catalog<Lease = L>,
+    ) -> Result<Step, RailFault> {
+        const BROKEN: RailFault = RailFault(Fault::Protocol);
+        let op = match head.kind {
+            Kind::Read => TransferOp::Read,
+            Kind::Write => TransferOp::Write,
+            // Cancellation is best effort and what arrived was started already.
+            Kind::Cancel => {
+                self.reader.next();
+                return Ok(Step::More);
+            }
+            _ => return Err(BROKEN),
+        };
+        let write = op == TransferOp::Write;
+        let expected = write.then_some(head.data_len);
+        let list = Ops::decode(self.reader.meta(), self.plan.limits.scatter_ops, expected)
+            .map_err(|_| BROKEN)?;
+        let bytes = list.total();
+        // A WRITE may overwrite what an earlier READ of this lane still has to send.
+        if write && self.reads_waiting > 0 || !shared.take(bytes) {
+            self.expect = Expect::Held(head);
+            return Ok(Step::Nothing);
+        }
+        self.served.frames += 1;
+        let count = list.len();
+        match self.resolve(op, catalog) {
+            Ok(()) if write => self.receive(head, count, bytes, false),
+            Ok(()) => self.answer_read(head, count, bytes),
+            Err(class) => {
+                shared.give_back(bytes);
+                self.served.refused += 1;
+                let bad = self.bad.iter().copied();
+                let class = refuse_class(class);
+                Refusal::encode(&mut self.refusal, class, RemoteEffect::None, bad);
+                if write {
+                    self.receive(head, count, bytes, true);
+                } else {
+                    self.refuse(head.request_id);
+                }
+            }
+        }
+        self.watch.restart(now);
+        self.reader.next();
+        Ok(Step::More)
+    }
+
+    /// Resolves every range of the frame in the reader into `arriving`. Refused: the class of the first
+    /// bad range; nothing is held then.
+    fn resolve(
+        &mut self,
+        op: TransferOp,
+        catalog: &mut impl Catalog<Lease = L>,
+    ) -> Result<(), Refused> {
+        let into = &mut self.arriving;
+        into.place.clear();
+        into.verify.clear();
+        into.leases.clear();
+        self.bad.clear();
+        let mut first_bad = None;
+        // First byte and length of the region named last, or why it is refused.
+        type Span = Result<(u64, u64), Refused>;
+        let mut last: Option<(RegionKey, Span)> = None;
+        let limits = self.plan.limits;
+        let Ok(list) = Ops::decode(self.reader.meta(), limits.scatter_ops, None) else {
+            return Err(Refused::Limit);
+        };
+        if list.total() > limits.max_message {
+            self.bad.resize(list.len() as usize, false);
+            return Err(Refused::Limit);
+        }
+        for range in list.iter() {
+            let span = match last {
+                Some((key, span)) if key == range.region => span,
+                _ if !catalog.is_open() => Err(Refused::Closing),
+                _ => catalog.hold(range.region, op).map(|granted| {
+                    into.leases.push(granted.lease);
+                    (granted.address, granted.length)
+                }),
+            };
+            last = Some((range.region, span));
+            let place = span.and_then(|(address, length)| {
+                SegmentRange::new(range.offset, range.length, length)
+                    .map(|inside| (address + inside.start(), inside.len()))
+                    .map_err(|_| Refused::Range)
+            });
+            self.bad.push(place.is_err());
+            match place {
+                Ok((address, length)) => into.place.push(IoPiece::registered(address, length)),
+                Err(class) => {
+                    first_bad.get_or_insert(class);
+                }
+            }
+            if limits.payload_crc && op == TransferOp::Write {
+                if let Ok((address, length)) = place {
+                    into.verify.push(IoPiece::registered(address, length));
+                }
+            }
+        }
+        match first_bad {
+            None => Ok(()),
+            Some(class) => {
+                into.place.clear();
+                into.verify.clear();
+                into.leases.clear();
+                Err(class)
+            }
+        }
+    }
+
+    /// The payload of a WRITE comes next, into place or to be dropped.
+    fn receive(&mut self, head: Header, ops: u32, bytes: u64, dropped: bool) {
+        self.arriving.request = head.request_id;
+        self.arriving.ops = ops;
+        self.arriving.bytes = bytes;
+        self.arriving.dropped = dropped;
+        if dropped {
+            // Counted down as one piece that is never received into.
+            self.arriving.place.push(IoPiece::registered(0, bytes));
+        }
+        self.expect = Expect::Payload;
+    }
+
+    fn payload(
+        &mut self,
+        now: Instant,
+        budget: &mut Budget,
+        shared: &mut SourceBudget,
+    ) -> Result<Step, RailFault> {
+        let into = &mut self.arriving;
+        let socket = self.socket.as_fd();
+        let (got, asked) = if into.dropped {
+            let asked = into.place.left().min(self.scratch.len() as u64);
+            let buffer = &mut self.scratch[..asked as usize];
+            (read(sys::receive_buffer(socket, buffer))?, asked)
+        } else {
+            let pieces = into.place.next();
+            let asked = pieces.iter().map(|piece| piece.len()).sum();
+            (read(sys::receive(socket, pieces))?, asked)
+        };
+        let Some(got) = got else { return Ok(Step::Nothing) };
+        into.place.advance(got as u64);
+        budget.spend(got as u64);
+        self.watch.moved(got as u64, now);
+        if into.place.left() == 0 {
+            if self.plan.limits.payload_crc {
+                self.expect = Expect::Trailer { have: 0 };
+            } else {
+                self.placed(true, now, shared);
+            }
+        }
+        Ok(if got as u64 == asked { Step::More } else { Step::Drained })
+    }
+
+    fn check_trailer(
+        &mut self,
+        have: usize,
+        now: Instant,
+        shared: &mut SourceBudget,
+    ) -> Result<Step, RailFault> {
+        let into = &mut self.trailer[have..];
+        let Some(got) = read(sys::receive_buffer(self.socket.as_fd(), into))? else {
+            return Ok(Step::Nothing);
+        };
+        let have = have + got;
+        self.expect = Expect::Trailer { have };
+        if have == TRAILER_LEN {
+            let scratch = &mut self.scratch;
+            let found = self.arriving.verify.iter().fold(0, |crc, piece| piece.crc(crc, scratch));
+            self.placed(found == u32::from_le_bytes(self.trailer), now, shared);
+        }
+        Ok(Step::More)
+    }
+
+    /// The last byte of a WRITE's payload is here.
+    fn placed(&mut self, intact: bool, now: Instant, shared: &mut SourceBudget) {
+        self.expect = Expect::Head;
+        self.watch.restart(now);
+        let (request, ops, bytes) = (self.arriving.request, self.arriving.ops, self.arriving.bytes);
+        if self.arriving.dropped {
+            self.arriving.place.clear();
+            self.refuse(request);
+            return;
+        }
+        self.arriving.leases.clear();
+        self.arriving.place.clear();
+        shared.give_back(bytes);
+        if intact {
+            let mut reply = self.reply(Kind::WriteAck, request);
+            reply.out.meta.extend_from_slice(&Answer::complete(ops, bytes).encode());
+            self.replies.push_back(reply);
+            return;
+        }
+        self.served.refused += 1;
+        let class = refuse_class(Refused::Corrupt);
+        let all_bad = self.bad.iter().map(|_| true);
+        Refusal::encode(&mut self.refusal, class, RemoteEffect::Unknown, all_bad);
+        self.refuse(request);
+    }
+
+    fn answer_read(&mut self, head: Header, ops: u32, bytes: u64) {
+        let mut reply = self.reply(Kind::ReadData, head.request_id);
+        reply.out.meta.extend_from_slice(&Answer::complete(ops, bytes).encode());
+        reply.bytes = bytes;
+        std::mem::swap(&mut reply.out.body, &mut self.arriving.place);
+        std::mem::swap(&mut reply.leases, &mut self.arriving.leases);
+        self.reads_waiting += 1;
+        self.replies.push_back(reply);
+        self.expect = Expect::Head;
+    }
+
+    fn refuse(&mut self, request: u64) {
+        let mut reply = self.reply(Kind::Refuse, request);
+        reply.out.meta.extend_from_slice(&self.refusal);
+        self.replies.push_back(reply);
+        self.expect = Expect::Head;
+    }
+
+    fn reply(&mut self, kind: Kind, request: u64) -> Box<Reply<L>> {
+        let mut reply = self.spare.pop().unwrap_or_else(|| {
+            let (out, leases) = (Outbound::default(), Vec::new());
+            Box::new(Reply { kind, request, out, bytes: 0, leases })
+        });
+        reply.out.clear();
+        reply.kind = kind;
+        reply.request = request;
+        reply.bytes = 0;
+        reply
+    }
+
+    fn send(
+        &mut self,
+        now: Instant,
+        budget: &mut Budget,
+        shared: &mut SourceBudget,
+    ) -> Result<bool, RailFault> {
+        if self.replies.is_empty() {
+            return Ok(false);
+        }
+        let socket = self.socket.as_fd();
+        let sender = &mut self.sender;
+        let flushed = sender.flush(socket, &mut self.replies, 0, &mut self.scratch, budget)?;
+        self.watch.moved(flushed.bytes, now);
+        for _ in 0..flushed.frames {
+            let Some(mut reply) = self.replies.pop_front() else { break };
+            // The kernel has copied the last byte: the regions are free to go.
+            reply.leases.clear();
+            shared.give_back(reply.bytes);
+            self.reads_waiting -= u32::from(reply.kind == Kind::ReadData);
+            self.spare.push(reply);
+            self.watch.restart(now);
+        }
+        Ok(flushed.bytes > 0)
+    }
+}
