@@ -1,0 +1,468 @@
+//! The inside of one engine: its identity, memory, shards, control plane and peers, and what they do
+//! together. The API above turns configuration into plans and outcomes into reports.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::protocol::control::region::RegionDescriptor;
+use crate::shard::clock::Clock;
+use crate::shard::control::{Catalog, Control, ControlCounters, ControlPlan, Opened, ShardInbox};
+use crate::shard::mailbox::message::Message;
+use crate::shard::memory::{Backing, MemoryCounters, Reaper, RegionInfo, Registration, Registry};
+use crate::shard::peer::{Peer, PeerRegion, PeerStatus, Snapshot};
+use crate::shard::port::admission::{AdmissionRules, Aim, Ask, Refusal};
+use crate::shard::port::{Ran, with_port};
+use crate::shard::set::{SetPlan, ShardSet, Threads};
+use crate::sys::process;
+use crate::types::{
+    Endpoint, EngineId, MemoryLocation, MemoryType, PeerKey, Permission, RangeLocation,
+    SourceEpoch, TransferOp, Transport,
+};
+
+/// A peer identity as handles keep it: while one lives, the identity is charged.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub peer: Arc<Peer>,
+    /// The engine that opened it.
+    pub engine: u64,
+}
+
+/// A peer with a snapshot of its regions.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenedPeer {
+    pub identity: Arc<Identity>,
+    pub snapshot: Arc<Snapshot>,
+}
+
+struct Entry {
+    peer: Arc<Peer>,
+    handles: Weak<Identity>,
+}
+
+/// Identities by endpoint and engine; slots are used again with a new generation.
+#[derive(Default)]
+struct PeerTable {
+    entries: HashMap<(Endpoint, EngineId), Entry>,
+    free: Vec<PeerKey>,
+    slots: u32,
+    reclaimed: u64,
+}
+
+/// Plan of an engine, from its checked configuration.
+pub(crate) struct CorePlan {
+    pub set: SetPlan,
+    pub rules: AdmissionRules,
+    pub max_peers: u32,
+    pub max_registrations: u32,
+    pub withdrawal: Duration,
+    pub auto_refresh: bool,
+    pub stall_ms: u64,
+    pub connect_ms: u64,
+    pub clock: Clock,
+    /// Measured at start; 0 where it could not be.
+    pub wake_latency: Duration,
+}
+
+/// The parts of the control plan that the configuration decides; the core adds its own.
+pub(crate) type ControlSettings =
+    Box<dyn FnOnce(Arc<dyn Catalog>, Vec<Arc<dyn ShardInbox>>) -> ControlPlan>;
+
+/// What a descriptor tells of this build.
+pub(crate) fn build_id() -> [u8; 8] {
+    crate::protocol::version::build_id()
+}
+
+/// One engine.
+pub(crate) struct Core {
+    plan: CorePlan,
+    set: Arc<ShardSet>,
+    control: Control,
+    control_counters: Arc<ControlCounters>,
+    #[expect(clippy::disallowed_types, reason = "opening and closing peers; no transfer takes it")]
+    peers: std::sync::Mutex<PeerTable>,
+    #[expect(clippy::disallowed_types, reason = "close and drop alone take it")]
+    threads: std::sync::Mutex<Threads>,
+    cores: Vec<Option<u32>>,
+    fenced: AtomicBool,
+    bound: std::net::SocketAddr,
+}
+
+struct RegistryCatalog(Arc<Registry>, CatalogCache);
+
+#[expect(clippy::disallowed_types, reason = "describe walks on the control thread alone take it")]
+type CatalogCache = std::sync::Mutex<Option<(u64, Arc<[RegionDescriptor]>)>>;
+
+impl Catalog for RegistryCatalog {
+    fn describe(&self) -> (u64, Arc<[RegionDescriptor]>) {
+        let mut cache = self.1.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let table = self.0.snapshot();
+        if let Some((generation, regions)) = &*cache {
+            if *generation == table.catalog_generation() {
+                return (*generation, Arc::clone(regions));
+            }
+        }
+        // A remote region always has a descriptor: the registry admitted its length and range.
+        let describe = |region: RegionInfo| {
+            let RegionInfo { key, address, length, permission, location, .. } = region;
+            let transports = 1 << Transport::Tcp as u32;
+            RegionDescriptor::new(key, address, length, permission, location, transports).ok()
+        };
+        let regions: Arc<[RegionDescriptor]> = table.regions().filter_map(describe).collect();
+        let generation = table.catalog_generation();
+        *cache = Some((generation, Arc::clone(&regions)));
+        (generation, regions)
+    }
+}
+
+impl Core {
+    /// Starts shards, control plane and listener. A failure ends all that was started, and names the limit
+    /// where descriptors ran out.
+    pub fn start(plan: CorePlan, settings: ControlSettings) -> Result<Arc<Self>> {
+        Self::start_parts(plan, settings).map_err(name_limit)
+    }
+
+    fn start_parts(plan: CorePlan, settings: ControlSettings) -> Result<Arc<Self>> {
+        Reaper::start()?;
+        let registry = Registry::new(plan.max_registrations, plan.set.seats.len());
+        let set = ShardSet::new(&plan.set, Arc::clone(&registry), plan.clock)?;
+        let ringing = Arc::downgrade(&set);
+        registry.set_withdrawal(plan.withdrawal, move || {
+            if let Some(set) = ringing.upgrade() {
+                set.ring();
+            }
+        });
+        let catalog = Arc::new(RegistryCatalog(Arc::clone(&registry), CatalogCache::default()));
+        let inboxes =
+            set.mailboxes().iter().map(|m| Arc::clone(m) as Arc<dyn ShardInbox>).collect();
+        let control_plan = settings(catalog, inboxes);
+        let control_counters = Arc::clone(&control_plan.counters);
+        let (control, bound) = Control::start(control_plan)?;
+        let threads = set.start(&plan.set, &control).inspect_err(|_| {
+            let _nothing_is_connected = control.close(Duration::from_secs(1));
+        })?;
+        Ok(Arc::new(Self {
+            cores: threads.cores(),
+            plan,
+            set,
+            control,
+            control_counters,
+            #[expect(clippy::disallowed_types, reason = "see the field")]
+            peers: std::sync::Mutex::default(),
+            #[expect(clippy::disallowed_types, reason = "see the field")]
+            threads: std::sync::Mutex::new(threads),
+            fenced: AtomicBool::new(false),
+            bound,
+        }))
+    }
+
+    pub const fn bound(&self) -> std::net::SocketAddr {
+        self.bound
+    }
+
+    pub const fn plan(&self) -> &CorePlan {
+        &self.plan
+    }
+
+    pub const fn set(&self) -> &Arc<ShardSet> {
+        &self.set
+    }
+
+    pub const fn wake_latency_ns(&self) -> u64 {
+        self.plan.wake_latency.as_nanos() as u64
+    }
+
+    /// Core of each shard's thread; `None` where it is not bound.
+    pub fn cores(&self) -> &[Option<u32>] {
+        &self.cores
+    }
+
+    pub fn control_counters(&self) -> &ControlCounters {
+        &self.control_counters
+    }
+
+    fn open_check(&self) -> Result<()> {
+        if self.fenced.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    // ---- memory
+
+    pub fn register(
+        &self,
+        backing: Backing,
+        offset: u64,
+        length: u64,
+        permission: Permission,
+    ) -> Result<Arc<Registration>> {
+        self.open_check()?;
+        let registration = self.set.registry().register(backing, offset, length, permission)?;
+        if permission.is_remote() {
+            self.control.catalog_changed();
+        }
+        Ok(registration)
+    }
+
+    pub fn locate(&self, address: u64, length: u64) -> Result<RangeLocation> {
+        self.open_check()?;
+        self.set.registry().locate(address, length)
+    }
+
+    pub fn memory_counters(&self) -> MemoryCounters {
+        self.set.registry().counters()
+    }
+
+    // ---- peers
+
+    fn table(&self) -> std::sync::MutexGuard<'_, PeerTable> {
+        let mut table = self.peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // An identity that no handle names is given back at the next look.
+        let table_ref = &mut *table;
+        let gone: Vec<_> = table_ref
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.handles.strong_count() == 0)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            if let Some(entry) = table_ref.entries.remove(&id) {
+                let PeerKey { slot, generation } = entry.peer.key;
+                table_ref.free.push(PeerKey { slot, generation: generation.wrapping_add(1) });
+                table_ref.reclaimed += 1;
+                entry.peer.leave(PeerStatus::Closed);
+                self.control.forget(entry.peer.endpoint, entry.peer.epoch);
+                self.set.tell(|| Message::PeerLeft(Arc::clone(&entry.peer)));
+            }
+        }
+        table
+    }
+
+    /// Charged identities.
+    pub fn peer_count(&self) -> usize {
+        self.table().entries.len()
+    }
+
+    pub fn open(
+        self: &Arc<Self>,
+        endpoint: Endpoint,
+        epoch: SourceEpoch,
+        timeout: Duration,
+    ) -> Result<OpenedPeer> {
+        self.open_check()?;
+        let id = (endpoint, EngineId::of(&epoch));
+        self.find_or_room(id)?;
+        let opened = self.control.open(endpoint, epoch, timeout)?;
+        let identity = self.charge(id, epoch, &opened)?;
+        let snapshot = snapshot(&opened);
+        Ok(OpenedPeer { identity, snapshot })
+    }
+
+    /// Fails early where the identity left, or where there is no room for a new one.
+    fn find_or_room(&self, id: (Endpoint, EngineId)) -> Result<()> {
+        let table = self.table();
+        if let Some(entry) = table.entries.get(&id) {
+            return left(&entry.peer);
+        }
+        let in_use = table.entries.len() as u64;
+        let limit = u64::from(self.plan.max_peers);
+        if in_use >= limit {
+            let resource = "max_peer_segments";
+            return Err(Error::ResourceExhausted { resource, limit, in_use, requested: 1 });
+        }
+        Ok(())
+    }
+
+    fn charge(
+        &self,
+        id: (Endpoint, EngineId),
+        epoch: SourceEpoch,
+        opened: &Opened,
+    ) -> Result<Arc<Identity>> {
+        self.find_or_room(id)?;
+        let mut table = self.table();
+        if let Some(identity) = table.entries.get(&id).and_then(|entry| entry.handles.upgrade()) {
+            return Ok(identity);
+        }
+        let key = table.free.pop().unwrap_or_else(|| {
+            table.slots += 1;
+            PeerKey { slot: table.slots - 1, generation: 1 }
+        });
+        let peer = Arc::new(Peer::new(key, id.0, epoch, id.1));
+        let identity = Arc::new(Identity { peer: Arc::clone(&peer), engine: self.set.id() });
+        let handles = Arc::downgrade(&identity);
+        table.entries.insert(id, Entry { peer: Arc::clone(&peer), handles });
+        drop(table);
+        let Opened { limits, engine, .. } = opened;
+        tracing::debug!(endpoint = %id.0, %engine, ?limits, "peer opened");
+        self.control.watch(&peer);
+        self.set.tell(|| Message::Peer(Arc::clone(&peer)));
+        Ok(identity)
+    }
+
+    /// Round trip over the control connection.
+    pub fn ping(&self, opened: &OpenedPeer, timeout: Duration) -> Result<Duration> {
+        self.open_check()?;
+        self.own(opened)?;
+        self.control.ping(&opened.identity.peer, timeout)
+    }
+
+    /// Asks whoever answers at `endpoint` for its epoch.
+    pub fn discover(&self, endpoint: Endpoint, timeout: Duration) -> Result<SourceEpoch> {
+        self.open_check()?;
+        self.control.discover(endpoint, timeout)
+    }
+
+    pub fn refresh(&self, opened: &OpenedPeer, timeout: Duration) -> Result<OpenedPeer> {
+        self.open_check()?;
+        self.own(opened)?;
+        left(&opened.identity.peer)?;
+        let fresh = self.control.refresh(&opened.identity.peer, timeout)?;
+        Ok(OpenedPeer { identity: Arc::clone(&opened.identity), snapshot: snapshot(&fresh) })
+    }
+
+    fn own(&self, opened: &OpenedPeer) -> Result<()> {
+        if opened.identity.engine == self.set.id() {
+            return Ok(());
+        }
+        Err(Error::InvalidConfig(format!(
+            "the segment of {} was opened by another engine; open it on this one",
+            opened.identity.peer.endpoint_text
+        )))
+    }
+
+    // ---- transfers
+
+    /// Runs one call to its end or deadline. `Err`: nothing was attempted.
+    pub fn run(
+        &self,
+        opened: &OpenedPeer,
+        op: TransferOp,
+        asks: &(impl Iterator<Item = Ask> + Clone),
+        timeout: Duration,
+    ) -> Result<Ran> {
+        self.open_check()?;
+        self.own(opened)?;
+        let peer = &opened.identity.peer;
+        left(peer)?;
+        let now = self.plan.clock.now();
+        let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(1 << 30));
+        let rules = self.plan.rules;
+        with_port(&self.set, |port| {
+            let aim = Aim { op, peer, snapshot: &opened.snapshot };
+            let error = match port.run(aim, asks.clone(), rules, deadline) {
+                Ok(ran) => return Ok(ran),
+                Err(Refusal::Final(error)) => return Err(error),
+                Err(Refusal::Unknown(error)) => error,
+            };
+            let left = deadline.saturating_duration_since(self.plan.clock.now());
+            if !self.plan.auto_refresh || left.is_zero() {
+                return Err(error);
+            }
+            // A newer description may know the range; looked for once.
+            let fresh = snapshot(&self.control.refresh(peer, left)?);
+            if fresh.generation == opened.snapshot.generation {
+                return Err(error);
+            }
+            let aim = Aim { op, peer, snapshot: &fresh };
+            port.run(aim, asks.clone(), rules, deadline).map_err(|refusal| match refusal {
+                Refusal::Final(error) | Refusal::Unknown(error) => error,
+            })
+        })
+    }
+
+    // ---- end
+
+    /// Fences both sides, drains, and ends. May be called again after a timeout.
+    pub fn close(&self, timeout: Duration) -> Result<()> {
+        let deadline = self.deadline(timeout);
+        self.fence(deadline);
+        let mut threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if threads.join(&self.set, deadline) {
+            return Ok(());
+        }
+        let (what, outstanding) = ("shards with running work".into(), threads.len() as u64);
+        Err(Error::Unquiesced { what, outstanding })
+    }
+
+    /// The close that a drop makes: what does not end in time is cut, which proves that it ended.
+    pub fn close_at_drop(&self, timeout: Duration) {
+        if self.close(timeout).is_ok() {
+            return;
+        }
+        self.set.abort();
+        let grace = self.deadline(Duration::from_secs(1));
+        let mut threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !threads.join(&self.set, grace) {
+            tracing::error!(
+                shards = threads.len(),
+                "shards did not end; what they hold stays held"
+            );
+        }
+    }
+
+    fn deadline(&self, timeout: Duration) -> Instant {
+        let now = self.plan.clock.now();
+        now.checked_add(timeout).unwrap_or(now + Duration::from_secs(1 << 30))
+    }
+
+    fn fence(&self, deadline: Instant) {
+        if self.fenced.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let left = deadline.saturating_duration_since(self.plan.clock.now());
+        if let Err(error) = self.control.close(left.max(Duration::from_millis(100))) {
+            tracing::warn!(%error, "the control plane did not end in time");
+        }
+        self.set.stop();
+        self.set.registry().close();
+    }
+}
+
+/// Adds the limit of open files to an error that it caused.
+fn name_limit(error: Error) -> Error {
+    match (error, process::open_files().soft) {
+        (Error::Io { op, source }, Some(limit)) if source.errno() == libc::EMFILE => {
+            let op = format!(
+                "{op}: the process is at its limit of {limit} open files (RLIMIT_NOFILE); raise it with \
+                 `ulimit -n`"
+            );
+            Error::Io { op, source }
+        }
+        (error, _) => error,
+    }
+}
+
+fn left(peer: &Peer) -> Result<()> {
+    let endpoint = || peer.endpoint_text.clone();
+    match peer.status() {
+        PeerStatus::Live => Ok(()),
+        PeerStatus::Closed => Err(Error::PeerClosed { endpoint: endpoint() }),
+        PeerStatus::Stale => {
+            let detail = format!("engine {} does not answer there any more", peer.engine);
+            Err(Error::StaleEpoch { endpoint: endpoint(), detail })
+        }
+    }
+}
+
+fn snapshot(opened: &Opened) -> Arc<Snapshot> {
+    let region = |region: &RegionDescriptor| PeerRegion {
+        key: region.key(),
+        address: region.address(),
+        length: region.length(),
+        permission: region.permission(),
+        memory_type: match region.location() {
+            MemoryLocation::Cuda { .. } => MemoryType::Cuda,
+            MemoryLocation::Cpu(_) => MemoryType::Cpu,
+        },
+        location: region.location(),
+        transports: region.transports(),
+    };
+    Arc::new(Snapshot::new(opened.generation, opened.regions.iter().map(region).collect()))
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("bound", &self.bound).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,148 @@
+//! What an owner's outcome means in words: the public error, and how far the failure reaches.
+
+use crate::error::{Error, OsError, Side};
+use crate::shard::peer::Peer;
+use crate::transfer::{Outcome, OwnerState};
+use crate::types::{FailureScope, Fault, Permission, Refused, RemoteEffect, TransferOp, Transport};
+
+/// What is known of the call besides the outcome.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Circumstances<'a> {
+    pub op: TransferOp,
+    pub peer: &'a Peer,
+    /// Microseconds from the call to now.
+    pub after_us: u64,
+    /// Limit of the stall rule, for its message.
+    pub stall_ms: u64,
+    /// The connection bound, for its message.
+    pub connect_ms: u64,
+}
+
+/// Error and scope of an owner that did not complete.
+pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureScope) {
+    let endpoint = || at.peer.endpoint_text.clone();
+    let rail = || format!("the lane to {}", at.peer.endpoint_text);
+    let verb = match at.op {
+        TransferOp::Read => "READ",
+        TransferOp::Write => "WRITE",
+    };
+    let native = |source: OsError, scope: FailureScope| {
+        (Error::Transport { transport: Transport::Tcp, rail: rail(), scope, source }, scope)
+    };
+    match outcome.fault {
+        _ if !outcome.is_terminal() || outcome.state == OwnerState::Timeout => {
+            let stage = match (outcome.state, outcome.attempts) {
+                (OwnerState::Queued, _) | (_, 0) => "queued, no lane took it yet",
+                _ => "on the wire, not acknowledged",
+            };
+            let what = format!("{verb} to {}: {stage}", at.peer.endpoint_text);
+            (Error::Timeout { what, after_us: at.after_us }, FailureScope::Request)
+        }
+        Fault::Refused(class) => (refused(class, verb, at), scope_of(class)),
+        Fault::Lost(errno) => {
+            let call = if at.op == TransferOp::Read { "recvmsg" } else { "sendmsg" };
+            native(OsError::from_errno(call, errno), FailureScope::Lane)
+        }
+        Fault::Ended => {
+            native(OsError::from_errno("recvmsg", libc::ECONNRESET), FailureScope::Lane)
+        }
+        Fault::Stalled => {
+            let what = format!(
+                "{verb} to {}: no progress for tcp_options.stall_timeout_ms = {}; the lane was cut",
+                at.peer.endpoint_text, at.stall_ms
+            );
+            (Error::Timeout { what, after_us: at.after_us }, FailureScope::Lane)
+        }
+        Fault::Protocol => {
+            let reason = format!("its answer to a {verb} was not well formed");
+            (Error::Protocol { endpoint: endpoint(), reason }, FailureScope::Lane)
+        }
+        Fault::PeerClosed => (Error::PeerClosed { endpoint: endpoint() }, FailureScope::Peer),
+        Fault::StaleEpoch => {
+            let detail = format!("engine {} does not answer there any more", at.peer.engine);
+            (Error::StaleEpoch { endpoint: endpoint(), detail }, FailureScope::Peer)
+        }
+        Fault::Connect(errno) => {
+            let source = OsError::from_errno("connect", errno);
+            (Error::Connect { endpoint: endpoint(), source }, FailureScope::Peer)
+        }
+        Fault::ConnectTimeout => {
+            let what = format!(
+                "dialing {} (connect_timeout_ms = {})",
+                at.peer.endpoint_text, at.connect_ms
+            );
+            (Error::Timeout { what, after_us: at.after_us }, FailureScope::Peer)
+        }
+        Fault::Handshake => {
+            let text = format!("{} refused the data connection", at.peer.endpoint_text);
+            (Error::Unavailable(text), FailureScope::Peer)
+        }
+        Fault::Corrupt => {
+            let reason =
+                "the payload's checksum did not match; the local bytes are not valid".into();
+            (Error::Protocol { endpoint: endpoint(), reason }, FailureScope::Request)
+        }
+        Fault::Canceled => {
+            let text =
+                "never attempted: an earlier request of the call failed, or its time was over";
+            (Error::Canceled(text.into()), FailureScope::Request)
+        }
+        Fault::Closed => (Error::Closed, FailureScope::Engine),
+        Fault::Exhausted => {
+            let resource = "tcp_options.max_lanes";
+            let (limit, in_use, requested) = (0, 0, 1);
+            let error = Error::ResourceExhausted { resource, limit, in_use, requested };
+            (error, FailureScope::Rail)
+        }
+        Fault::Timeout | Fault::Internal => {
+            let text = format!("a {verb} ended without a cause");
+            (Error::Internal(text), FailureScope::Engine)
+        }
+    }
+}
+
+fn refused(class: Refused, verb: &str, at: Circumstances<'_>) -> Error {
+    let place = &at.peer.endpoint_text;
+    match class {
+        Refused::Gone => Error::StaleEpoch {
+            endpoint: place.clone(),
+            detail: "the region was unregistered or registered anew there; refresh the segment"
+                .into(),
+        },
+        Refused::Range => Error::InvalidRequest(format!(
+            "{place} refused a {verb}: the range does not lie inside the region"
+        )),
+        Refused::Permission => Error::PermissionDenied {
+            side: Side::Remote,
+            needed: if verb == "READ" { "remote read" } else { "remote write" },
+            granted: Permission::Local,
+        },
+        Refused::Limit => Error::InvalidRequest(format!(
+            "{place} refused a {verb}: it exceeds a limit of the peer's configuration"
+        )),
+        Refused::Busy => Error::Busy(format!("{place} cannot serve now; try again")),
+        Refused::Closing => Error::PeerClosed { endpoint: place.clone() },
+        Refused::Corrupt => Error::Protocol {
+            endpoint: place.clone(),
+            reason: "the checksum of a WRITE did not match on arrival; its bytes may be in place"
+                .into(),
+        },
+        Refused::Canceled => Error::Canceled(format!("{place} had not started it")),
+    }
+}
+
+const fn scope_of(class: Refused) -> FailureScope {
+    match class {
+        Refused::Closing => FailureScope::Peer,
+        _ => FailureScope::Request,
+    }
+}
+
+/// The effect of an outcome that a caller reads while the shard may still be writing it.
+pub(crate) const fn proved_effect(op: TransferOp, outcome: Outcome) -> RemoteEffect {
+    match (op, outcome.is_terminal()) {
+        (_, true) => outcome.effect,
+        (TransferOp::Read, false) => RemoteEffect::None,
+        (TransferOp::Write, false) => RemoteEffect::Unknown,
+    }
+}

@@ -1,0 +1,216 @@
+//! The shards of one engine: their mailboxes, threads and counters.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::metrics::counters::Counters;
+use crate::shard::clock::Clock;
+use crate::shard::control::{Control, ShardInbox};
+use crate::shard::driver::{Driver, ShardPlan};
+use crate::shard::host::HostPlan;
+use crate::shard::host::thread::{self, Running};
+use crate::shard::mailbox::Mailbox;
+use crate::shard::mailbox::message::Message;
+use crate::shard::memory::{Registry, View};
+use crate::shard::placement::Seat;
+use crate::shard::wait::WaitPolicy;
+use crate::types::ShardIndex;
+
+/// A shard with messages that made no turn for so long is stalled.
+const STALLED: Duration = Duration::from_secs(1);
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// Settings of all shards, from the checked configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct SetPlan {
+    /// As in the name of its threads.
+    pub engine: String,
+    pub seats: Vec<Seat>,
+    /// A seat's core that is refused fails the start.
+    pub must_pin: bool,
+    pub bind_memory: bool,
+    pub policy: WaitPolicy,
+    pub ring_depth: u32,
+    pub max_rings: u32,
+    /// Of each shard; the index is filled in.
+    pub shard: ShardPlan,
+}
+
+/// What callers share: everything but the threads.
+#[derive(Debug)]
+pub(crate) struct ShardSet {
+    id: u64,
+    clock: Clock,
+    registry: Arc<Registry>,
+    mailboxes: Vec<Arc<Mailbox>>,
+    counters: Vec<Arc<Counters>>,
+    policy: WaitPolicy,
+    ring_depth: u32,
+}
+
+/// The threads. Whoever holds this ends them.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    running: Vec<Running>,
+}
+
+impl ShardSet {
+    /// Mailboxes and counters; no thread yet, so that the control plane can be given the mailboxes.
+    pub fn new(plan: &SetPlan, registry: Arc<Registry>, clock: Clock) -> Result<Arc<Self>> {
+        let mut mailboxes = Vec::with_capacity(plan.seats.len());
+        for _ in &plan.seats {
+            let mailbox = Mailbox::new(plan.max_rings, plan.ring_depth)
+                .map_err(|error| Error::io("making a shard's doorbell", "eventfd2", &error))?;
+            mailboxes.push(Arc::new(mailbox));
+        }
+        let counters = plan.seats.iter().map(|_| Arc::default()).collect();
+        let (policy, ring_depth) = (plan.policy, plan.ring_depth);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Self { id, clock, registry, mailboxes, counters, policy, ring_depth }))
+    }
+
+    /// Starts the threads. A failure ends those that ran already.
+    pub fn start(self: &Arc<Self>, plan: &SetPlan, control: &Control) -> Result<Threads> {
+        let mut threads = Threads { running: Vec::with_capacity(plan.seats.len()) };
+        for (at, seat) in plan.seats.iter().enumerate() {
+            let shard = ShardPlan { index: ShardIndex(at as u16), ..plan.shard.clone() };
+            let host = HostPlan {
+                name: format!("orbite-{}-{at}", plan.engine),
+                seat: *seat,
+                must_pin: plan.must_pin,
+                bind_memory: plan.bind_memory,
+                policy: plan.policy,
+            };
+            let (set, control) = (Arc::clone(self), control.clone());
+            let make = move || {
+                let mailbox = Arc::clone(&set.mailboxes[at]);
+                let view = View::new(Arc::clone(&set.registry));
+                let counters = Arc::clone(&set.counters[at]);
+                Driver::new(shard, set.clock, mailbox, control, view, counters).map_err(|error| {
+                    Error::io("making a shard's epoll set", "epoll_create1", &error)
+                })
+            };
+            let mailbox = Arc::clone(&self.mailboxes[at]);
+            match thread::start(host, make, move || mailbox.end()) {
+                Ok(running) => threads.running.push(running),
+                Err(error) => {
+                    self.stop();
+                    let _all_idle = threads.join(self, self.clock.now() + Duration::from_secs(5));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Distinct among all engines of the process.
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub const fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    pub fn mailboxes(&self) -> &[Arc<Mailbox>] {
+        &self.mailboxes
+    }
+
+    pub fn mailbox(&self, shard: usize) -> Result<&Arc<Mailbox>> {
+        self.mailboxes
+            .get(shard)
+            .ok_or_else(|| Error::Internal(format!("there is no shard {shard}")))
+    }
+
+    pub fn counters(&self) -> &[Arc<Counters>] {
+        &self.counters
+    }
+
+    pub const fn wait_policy(&self) -> WaitPolicy {
+        self.policy
+    }
+
+    pub const fn ring_depth(&self) -> u64 {
+        self.ring_depth as u64
+    }
+
+    /// Whether a shard has ended, or has messages waiting and made no turn for a second.
+    pub fn is_stalled(&self, shard: usize) -> bool {
+        let Some(mailbox) = self.mailboxes.get(shard) else { return true };
+        let turned = self.counters.get(shard).map_or(0, |count| count.shard.last_turn_ns.get());
+        let quiet = self.clock.nanos(self.clock.now()).saturating_sub(turned);
+        mailbox.has_ended() || !mailbox.inject.is_empty() && quiet > STALLED.as_nanos() as u64
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.mailboxes.iter().all(|mailbox| mailbox.has_ended())
+    }
+
+    /// Tells every shard, as the engine's own message: it may not be lost, so a full queue is tried
+    /// again for as long as the shard takes messages at all.
+    pub fn tell(&self, make: impl Fn() -> Message) {
+        for mailbox in &self.mailboxes {
+            let mut message = make();
+            while let Err(back) = mailbox.inject(message) {
+                if mailbox.has_ended() {
+                    break;
+                }
+                message = back;
+                mailbox.bell.force();
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Rings every bell.
+    pub fn ring(&self) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.bell.force());
+    }
+
+    /// No new work; what runs is finished.
+    pub fn stop(&self) {
+        self.tell(|| Message::Stop);
+    }
+
+    /// Nobody waits any longer: every link is closed, which ends all work.
+    pub fn abort(&self) {
+        for mailbox in &self.mailboxes {
+            mailbox.aborted.store(true, Ordering::Relaxed);
+            mailbox.bell.force();
+        }
+    }
+}
+
+impl Threads {
+    /// Core of each shard's thread.
+    pub fn cores(&self) -> Vec<Option<u32>> {
+        self.running.iter().map(|running| running.core).collect()
+    }
+
+    /// Waits until all threads have ended, and joins those that did. `false`: the deadline came first.
+    pub fn join(&mut self, set: &ShardSet, deadline: Instant) -> bool {
+        while let Some(running) = self.running.last() {
+            let left = deadline.saturating_duration_since(set.clock.now());
+            if running.over.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+                return false;
+            }
+            if let Some(running) = self.running.pop() {
+                let _panics_are_reported_there = running.thread.join();
+            }
+        }
+        true
+    }
+
+    /// Threads that have not ended.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+}
