@@ -1,0 +1,8 @@
+//! The refusal of operations.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    orbite::testing::wire::refusal(bytes);
+});
