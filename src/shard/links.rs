@@ -177,12 +177,15 @@ impl Links {
     /// The hot links, into `to`; cools those whose time is over.
     pub fn hot(&mut self, now: Instant, to: &mut VecDeque<LinkId>) {
         let slots = &mut self.slots;
+        // What epoll named as the shard woke.
+        let named = to.len();
         self.hot.retain(|at| {
             let Some(slot) = slots.get_mut(*at as usize) else { return false };
             let held = matches!(&slot.link, Some(Link::In { lane, .. }) if lane.is_held());
             slot.hot = held || slot.hot_until > now;
-            if slot.hot {
-                to.push_back(LinkId { slot: *at, generation: slot.generation });
+            let id = LinkId { slot: *at, generation: slot.generation };
+            if slot.hot && !to.iter().take(named).any(|there| *there == id) {
+                to.push_back(id);
             }
             slot.hot
         });

@@ -172,7 +172,7 @@ impl Port<'_> {
         let _pushed = self.ring.push(shared);
         self.bell.ring();
         let bell = self.bell;
-        word.wait(&mut self.spinner, false, None, GUARD, || {
+        word.wait(&mut self.spinner, None, GUARD, || {
             *guard_rings += 1;
             bell.force();
         });

@@ -21,6 +21,9 @@ pub(crate) const ANSWER_LEN: usize = padded_meta(ANSWER_FIELDS_LEN);
 /// count u32, reserved u32.
 pub(crate) const REFUSAL_HEAD_LEN: usize = 16;
 
+/// Operations of a frame whose refusal is as short as an answer that carries no data.
+pub(crate) const SHORT_REFUSAL_OPS: u32 = ((ANSWER_LEN - REFUSAL_HEAD_LEN) * 8) as u32;
+
 /// How far the source came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]

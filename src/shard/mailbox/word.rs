@@ -60,9 +60,6 @@ impl Word {
     /// Waits until it is done or `deadline` has come, by the phases of `spinner` and then asleep. True:
     /// done. After a false answer the work still runs; the caller may wait again.
     ///
-    /// `long` says that the work takes longer than a few switches between threads: on a crowded CPU,
-    /// which may be the shard's, the caller then sleeps at once and takes no time from it.
-    ///
     /// After each `guard` asleep it calls `nudge`, which rings the shard's bell without asking whether
     /// it sleeps and counts that: a guard against a lost wake, expected never to be needed.
     #[expect(
@@ -72,7 +69,6 @@ impl Word {
     pub(crate) fn wait(
         &self,
         spinner: &mut Spinner,
-        long: bool,
         deadline: Option<Instant>,
         guard: Duration,
         nudge: impl FnMut(),
@@ -80,9 +76,6 @@ impl Word {
         spinner.reset();
         while !self.is_done() {
             let now = Instant::now();
-            if long && spinner.is_crowded(now) {
-                return self.park(now, deadline, guard, nudge);
-            }
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return self.is_done();
             }
@@ -161,13 +154,7 @@ mod tests {
     fn a_done_word_does_not_wait_whatever_the_deadline() {
         let mut word = Word::new();
         assert!(!word.complete(), "nobody slept");
-        assert!(word.wait(
-            &mut sleeper(),
-            false,
-            Some(after(Duration::ZERO)),
-            GUARD,
-            || unreachable!()
-        ));
+        assert!(word.wait(&mut sleeper(), Some(after(Duration::ZERO)), GUARD, || unreachable!()));
         word.reset();
         assert!(!word.is_done());
     }
@@ -176,25 +163,19 @@ mod tests {
     fn a_wait_ends_at_its_deadline_and_can_be_repeated() {
         let word = Word::new();
         for mut spinner in [spinner(), sleeper()] {
-            assert!(!word.wait(
-                &mut spinner,
-                false,
-                Some(after(Duration::ZERO)),
-                LONG,
-                || unreachable!()
-            ));
+            assert!(!word.wait(&mut spinner, Some(after(Duration::ZERO)), LONG, || unreachable!()));
             let soon = Some(after(Duration::from_millis(1)));
-            assert!(!word.wait(&mut spinner, false, soon, LONG, || unreachable!()));
+            assert!(!word.wait(&mut spinner, soon, LONG, || unreachable!()));
         }
         assert!(word.complete(), "the mark of the sleeper stays");
-        assert!(word.wait(&mut sleeper(), false, None, LONG, || unreachable!()));
+        assert!(word.wait(&mut sleeper(), None, LONG, || unreachable!()));
     }
 
     #[test]
     fn the_guard_nudges_while_it_sleeps() {
         let word = Word::new();
         let mut nudges = 0;
-        let done = word.wait(&mut sleeper(), false, None, Duration::from_millis(1), || {
+        let done = word.wait(&mut sleeper(), None, Duration::from_millis(1), || {
             nudges += 1;
             if nudges == 3 {
                 word.complete();
@@ -216,7 +197,6 @@ mod tests {
                         let mut spinner = if index % 2 == 0 { spinner() } else { sleeper() };
                         assert!(word.wait(
                             &mut spinner,
-                            false,
                             Some(after(LONG)),
                             LONG,
                             || unreachable!()
@@ -272,13 +252,13 @@ mod tests {
                 for number in 0..EACH {
                     if number % 97 == 0 {
                         let gap = after(Duration::from_micros(u64::from(number % 400)));
-                        Word::new().wait(&mut spinner, false, Some(gap), LONG, || unreachable!());
+                        Word::new().wait(&mut spinner, Some(gap), LONG, || unreachable!());
                     }
                     let word = Arc::new(Word::new());
                     ring.push(Arc::clone(&word)).unwrap();
                     bell.ring();
                     let lost = || panic!("the wake of crossing {number} was lost");
-                    assert!(word.wait(&mut spinner, false, None, LONG, lost));
+                    assert!(word.wait(&mut spinner, None, LONG, lost));
                 }
             });
         }
@@ -304,7 +284,7 @@ mod loom_tests {
 
     fn park(reply: &Reply) {
         let mut spinner = Spinner::new(WaitPolicy::PARK);
-        assert!(reply.word.wait(&mut spinner, false, None, NEVER, || {}));
+        assert!(reply.word.wait(&mut spinner, None, NEVER, || {}));
         assert_eq!(reply.result.load(Ordering::Relaxed), 7);
     }
 

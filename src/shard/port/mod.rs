@@ -29,8 +29,6 @@ use submission::Submission;
 const POOL: usize = 4;
 /// Sleep of a waiting caller after which it rings the bell again: a guard, not a mechanism.
 const GUARD: Duration = Duration::from_millis(10);
-/// Payload above which a caller does not spin for the end on a crowded CPU.
-const LONG_BYTES: u64 = 2 << 10;
 /// How long a caller whose deadline passed waits for its shard's word on what became of the work.
 const VERDICT: Duration = Duration::from_millis(200);
 
@@ -222,17 +220,14 @@ impl Port {
                 counters.callers.guard_rings.add(1);
             }
         };
-        let long = submission.bytes > LONG_BYTES;
-        if submission.word.wait(&mut self.spinner, long, Some(deadline), GUARD, nudge) {
+        if submission.word.wait(&mut self.spinner, Some(deadline), GUARD, nudge) {
             return Ok(());
         }
         submission.abandon();
         let _full_or_ended = mailbox.inject(Message::Cancel(Arc::clone(submission)));
         mailbox.bell.force();
         let verdict = self.shards.clock().now() + VERDICT;
-        submission
-            .word
-            .wait(&mut self.spinner, long, Some(verdict), GUARD, || mailbox.bell.force());
+        submission.word.wait(&mut self.spinner, Some(verdict), GUARD, || mailbox.bell.force());
         Ok(())
     }
 

@@ -10,11 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::flow::{Outbound, Scatter, Sendable, Sender, Slot, read};
-use super::sys::{self, IoPiece};
+use super::sys::{self, IoPiece, PIECES_MAX};
 use super::watch::Watch;
 use super::{LanePlan, SCRATCH};
 use crate::protocol::crc::TRAILER_LEN;
-use crate::protocol::data::answer::{Answer, Refusal, Status};
+use crate::protocol::data::answer::{Answer, Refusal, SHORT_REFUSAL_OPS, Status};
 use crate::protocol::data::ops;
 use crate::protocol::data::reader::FrameReader;
 use crate::protocol::header::{Header, Kind};
@@ -125,6 +125,8 @@ pub(crate) struct TcpLane {
     expect: Expect,
     trailer: [u8; TRAILER_LEN],
     sender: Sender,
+    /// Head space and data pieces of one receive.
+    vector: Vec<IoPiece>,
     scratch: Box<[u8]>,
     watch: Watch,
 }
@@ -143,6 +145,7 @@ impl TcpLane {
             expect: Expect::Head,
             trailer: [0; TRAILER_LEN],
             sender: Sender::new(plan.send_chunk, plan.limits.payload_crc),
+            vector: Vec::new(),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             watch: Watch::new(plan.stall, now),
         }
@@ -273,6 +276,52 @@ impl TcpLane {
         Ok(got.map(|bytes| (bytes, bytes == asked)))
     }
 
+    /// Whether nothing but the answer to the front frame can come next, and only data of a READ could
+    /// make that answer longer than the shortest head: then data may be received with the head.
+    fn data_may_follow(&self) -> bool {
+        let Some(front) = self.frames.front() else { return false };
+        self.frames.len() == 1
+            && self.unsent == 1
+            && self.reader.is_between_frames()
+            && front.op == TransferOp::Read
+            && front.claim == Claim::Live
+            && front.ops <= SHORT_REFUSAL_OPS
+            && !self.plan.limits.payload_crc
+    }
+
+    /// One receive for the head of an answer and the data behind it.
+    fn head_and_data(
+        &mut self,
+        now: Instant,
+        budget: &mut Budget,
+        done: &mut Vec<Completion>,
+    ) -> Result<Step, RailFault> {
+        let Some(front) = self.frames.front() else { return Ok(Step::Nothing) };
+        let space = self.reader.space();
+        let head = space.len();
+        self.vector.clear();
+        self.vector.push(IoPiece::of_mut(space));
+        self.vector.extend(front.place.next().iter().take(PIECES_MAX - 1));
+        let asked: u64 = self.vector.iter().map(|piece| piece.len()).sum();
+        let got = read(sys::receive(self.socket.as_fd(), &self.vector))?;
+        self.vector.clear();
+        let Some(got) = got else { return Ok(Step::Nothing) };
+        let moved = got.saturating_sub(head);
+        let answer = self.reader.filled(got - moved).map_err(|_| RailFault(Fault::Protocol))?;
+        // What came behind the head is data only if this is the head of data and complete.
+        let is_data = answer.is_some_and(|answer| answer.kind == Kind::ReadData);
+        if moved > 0 && !is_data {
+            return Err(RailFault(Fault::Protocol));
+        }
+        if let Some(answer) = answer {
+            self.answer(answer, now, done)?;
+        }
+        if moved > 0 {
+            self.moved(moved as u64, now, budget, done);
+        }
+        Ok(if got as u64 == asked { Step::More } else { Step::Drained })
+    }
+
     fn data(
         &mut self,
         now: Instant,
@@ -280,10 +329,16 @@ impl TcpLane {
         done: &mut Vec<Completion>,
     ) -> Result<Step, RailFault> {
         let Some((moved, all)) = self.receive_data()? else { return Ok(Step::Nothing) };
-        budget.spend(moved as u64);
-        self.watch.moved(moved as u64, now);
-        let Some(front) = self.frames.front_mut() else { return Ok(Step::Nothing) };
-        front.place.advance(moved as u64);
+        self.moved(moved as u64, now, budget, done);
+        Ok(if all { Step::More } else { Step::Drained })
+    }
+
+    /// Bytes of READ data are in place, or were dropped.
+    fn moved(&mut self, bytes: u64, now: Instant, budget: &mut Budget, done: &mut Vec<Completion>) {
+        budget.spend(bytes);
+        self.watch.moved(bytes, now);
+        let Some(front) = self.frames.front_mut() else { return };
+        front.place.advance(bytes);
         if front.place.left() == 0 {
             if self.plan.limits.payload_crc {
                 self.expect = Expect::Trailer { have: 0 };
@@ -291,7 +346,6 @@ impl TcpLane {
                 self.finish(SliceResult::Done, now, done);
             }
         }
-        Ok(if all { Step::More } else { Step::Drained })
     }
 
     fn trailer(
@@ -328,6 +382,7 @@ impl TcpLane {
         done: &mut Vec<Completion>,
     ) -> Result<Step, RailFault> {
         match self.expect {
+            Expect::Head if self.data_may_follow() => self.head_and_data(now, budget, done),
             Expect::Head => {
                 let socket = self.socket.as_fd();
                 let Some(got) = read(sys::receive_buffer(socket, self.reader.space()))? else {

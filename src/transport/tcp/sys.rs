@@ -29,6 +29,11 @@ impl IoPiece {
         Self(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() })
     }
 
+    /// Bytes of a buffer, to receive into within the borrow's life.
+    pub fn of_mut(bytes: &mut [u8]) -> Self {
+        Self(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() })
+    }
+
     pub const fn len(self) -> u64 {
         self.0.iov_len as u64
     }
