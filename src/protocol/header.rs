@@ -83,7 +83,7 @@ impl Kind {
     /// Whether a frame of this type may travel that way over such a connection.
     const fn is_allowed(self, role: Role, direction: Direction) -> bool {
         match self {
-            Self::Ping | Self::Pong | Self::GoAway => !matches!(role, Role::Discover),
+            Self::Ping | Self::Pong | Self::GoAway => matches!(role, Role::Control),
             Self::Describe => {
                 matches!((role, direction), (Role::Control, Direction::ToSource))
             }
@@ -284,7 +284,6 @@ mod tests {
                     .map(|role| [Direction::ToSource, Direction::ToRequester].map(|d| (role, d)));
                 let allowed = all.iter().flatten().filter(|(role, d)| kind.is_allowed(*role, *d));
                 let expected = match kind {
-                    Kind::Ping | Kind::Pong | Kind::GoAway => 6,
                     Kind::Describe | Kind::Page | Kind::CatalogChanged => 1,
                     _ => 2,
                 };

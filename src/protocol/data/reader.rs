@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::protocol::data::ops::{self, Op, Ops};
     use crate::protocol::limits::{Direction, Limits, Role};
-    use crate::protocol::notice::Ping;
+    use crate::protocol::notice::Cancel;
     use crate::protocol::version::Features;
     use crate::types::RegionKey;
 
@@ -262,9 +262,9 @@ mod tests {
             stream.extend_from_slice(&head);
             stream.extend_from_slice(&meta);
             stream.resize(stream.len() + total as usize + if payload_crc { 4 } else { 0 }, 0xee);
-            let ping = Ping { opaque: *n }.encode();
-            stream.extend_from_slice(&outgoing.request(Kind::Ping, &ping, 0).0);
-            stream.extend_from_slice(&ping);
+            let cancel = Cancel { request_id: *n }.encode();
+            stream.extend_from_slice(&outgoing.request(Kind::Cancel, &cancel, 0).0);
+            stream.extend_from_slice(&cancel);
         }
         stream
     }
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn core_101_wrong_numbers_are_refused() {
         let good = stream(&[1, 1], false);
-        let second = 128 + 1; // the ping
+        let second = 128 + 1; // the cancel
         let refused = |change: &dyn Fn(&mut Header)| {
             let mut bytes = good.clone();
             let head = *bytes[second..].first_chunk().unwrap();
@@ -397,10 +397,10 @@ mod tests {
         let mut reader = FrameReader::new(limits(), 128);
         outgoing.sequence = u32::MAX;
         reader.sequence = u32::MAX;
-        let ping = Ping { opaque: 0 }.encode();
+        let cancel = Cancel { request_id: 0 }.encode();
         for _ in 0..3 {
-            let mut bytes = outgoing.request(Kind::Ping, &ping, 0).0.to_vec();
-            bytes.extend_from_slice(&ping);
+            let mut bytes = outgoing.request(Kind::Cancel, &cancel, 0).0.to_vec();
+            bytes.extend_from_slice(&cancel);
             assert_eq!(read(&mut reader, &bytes, |all| all).unwrap().len(), 1);
         }
         assert_eq!(reader.sequence, 2);

@@ -193,7 +193,9 @@ fn heads(choice: u8) -> Vec<Vec<u8>> {
         ],
     };
     let ping = (Kind::Ping, Ping { opaque: 1 }.encode().to_vec(), 0);
-    let frames = metas.into_iter().chain([ping]).map(|(kind, meta, data_len)| {
+    // Liveness belongs to the control connection.
+    let ping = (limits.role == Role::Control).then_some(ping);
+    let frames = metas.into_iter().chain(ping).map(|(kind, meta, data_len)| {
         let mut outgoing = Outgoing::new(limits.payload_crc);
         let head = if kind.is_reply() {
             outgoing.reply(kind, 1, &meta, data_len)
@@ -417,5 +419,5 @@ fn the_bytes_of_the_protocol_are_those_of_its_revision() {
     let digest = hash.finalize();
     let start: [u8; 8] = digest[..8].try_into().unwrap();
     let found = u64::from_be_bytes(start);
-    assert_eq!(found, 0x2f67_3804_aaba_49af, "{found:#018x}");
+    assert_eq!(found, 0x2bcd_8bf6_2d74_8a81, "{found:#018x}");
 }
