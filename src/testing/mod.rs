@@ -9,7 +9,7 @@ pub mod wire;
 #[cfg(test)]
 pub(crate) mod conformance;
 #[cfg(test)]
-mod rigs;
+pub(crate) mod rigs;
 #[cfg(test)]
 pub(crate) mod sys;
 

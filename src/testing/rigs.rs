@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::protocol::error::FrameError;
 use crate::shard::memory::HostMemory;
 use crate::sys::eventfd::EventFd;
 use crate::testing::conformance::{REGION, Rig, conformance};
@@ -19,15 +20,15 @@ use crate::types::{
     Transport,
 };
 
-const WRITABLE: RegionKey = RegionKey { id: 11, generation: 3 };
-const READ_ONLY: RegionKey = RegionKey { id: 12, generation: 5 };
+pub(crate) const WRITABLE: RegionKey = RegionKey { id: 11, generation: 3 };
+pub(crate) const READ_ONLY: RegionKey = RegionKey { id: 12, generation: 5 };
 const STALL: Duration = Duration::from_secs(10);
 
 /// Two regions, as a source would have them.
-struct Regions(HashMap<RegionKey, (Arc<HostMemory>, Permission)>);
+pub(crate) struct Regions(HashMap<RegionKey, (Arc<HostMemory>, Permission)>);
 
 impl Regions {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let memory = |seed: usize| {
             HostMemory::from_vec((0..REGION).map(|at| (at * 7 + seed) as u8).collect()).unwrap()
         };
@@ -37,7 +38,7 @@ impl Regions {
         ]))
     }
 
-    fn find(&self, region: RegionKey, op: TransferOp) -> Result<Arc<HostMemory>, Refused> {
+    pub fn find(&self, region: RegionKey, op: TransferOp) -> Result<Arc<HostMemory>, Refused> {
         let (memory, permission) = self.0.get(&region).ok_or(Refused::Gone)?;
         if permission.allows(op) { Ok(Arc::clone(memory)) } else { Err(Refused::Permission) }
     }
@@ -212,6 +213,10 @@ impl Rail for Simulated {
 
     fn shift(&mut self, gap: Duration) {
         self.since += gap;
+    }
+
+    fn broken(&self) -> Option<FrameError> {
+        None
     }
 
     fn in_flight(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use crate::protocol::error::FrameError;
 use crate::types::{Fault, Refused, RegionKey, RemoteEffect, SliceId, TransferOp, Transport};
 
 /// One range of a slice: local bytes and their place at the peer. Local and remote length are equal.
@@ -119,12 +120,15 @@ pub(crate) trait Rail {
     /// for a READ at once. An unknown slice is ignored.
     fn cancel(&mut self, id: SliceId, fault: Fault, done: &mut Vec<Completion>);
 
-    /// Fails once slices are outstanding and no progress was made for the stall limit. Called only
-    /// after a `poll` of the same turn that found nothing.
+    /// Fails once slices are outstanding and no progress was made for the stall limit. Whoever cuts the
+    /// rail for that polls it once more first: what has arrived counts.
     fn check(&self, now: Instant) -> Result<(), RailFault>;
 
     /// Forgets this much time, in which the shard did not turn.
     fn shift(&mut self, gap: Duration);
+
+    /// The rule of the protocol that the peer broke, if that is why the rail failed.
+    fn broken(&self) -> Option<FrameError>;
 
     /// Slices posted and not reported, or answers still expected.
     fn in_flight(&self) -> bool;

@@ -6,6 +6,7 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::BorrowedFd;
 
 use super::sys::{self, IoPiece, PIECES_MAX};
+use crate::protocol::crc::TRAILER_LEN;
 use crate::protocol::data::reader::Outgoing;
 use crate::protocol::header::{HEADER_LEN, PAYLOAD_CRC};
 use crate::transport::rail::{Budget, RailFault};
@@ -56,9 +57,20 @@ impl Scatter {
         }
     }
 
-    /// CRC-32C of all that is left.
-    pub fn crc(&self, scratch: &mut [u8]) -> u32 {
-        self.pieces[self.at..].iter().fold(0, |crc, piece| piece.crc(crc, scratch))
+    /// As [`advance`](Self::advance), and continues a CRC-32C over those bytes: a checksum costs each
+    /// turn no more than the bytes that the turn moved.
+    pub fn advance_summed(&mut self, bytes: u64, mut crc: u32, scratch: &mut [u8]) -> u32 {
+        let mut rest = bytes;
+        for piece in &self.pieces[self.at..] {
+            if rest == 0 {
+                break;
+            }
+            let piece = piece.first(rest);
+            rest -= piece.len();
+            crc = piece.crc(crc, scratch);
+        }
+        self.advance(bytes);
+        crc
     }
 
     /// Appends pieces of what is left to `to`, up to `room` bytes and `PIECES_MAX` pieces in all; says
@@ -83,8 +95,12 @@ pub(super) struct Outbound {
     pub header: [u8; HEADER_LEN],
     pub meta: Vec<u8>,
     pub body: Scatter,
-    /// Checksum of the body, where both sides asked for it.
-    pub trailer: Option<[u8; 4]>,
+    /// A checksum of the body follows it.
+    checked: bool,
+    /// Checksum of the body bytes that the kernel took.
+    crc: u32,
+    /// The checksum as it is sent, once the kernel took the whole body.
+    trailer: [u8; TRAILER_LEN],
     /// Bytes of the whole frame that the kernel took.
     sent: u64,
     total: u64,
@@ -95,19 +111,22 @@ impl Outbound {
     pub fn clear(&mut self) {
         self.meta.clear();
         self.body.clear();
-        self.trailer = None;
+        self.checked = false;
+        self.crc = 0;
         self.sent = 0;
         self.total = 0;
     }
 
-    /// Fixes the frame: its header, and a checksum of the body where the header announces one. Meta and
-    /// body are complete.
-    pub fn seal(&mut self, header: [u8; HEADER_LEN], scratch: &mut [u8]) {
-        let checked = header[1] & PAYLOAD_CRC != 0;
+    /// Fixes the frame: its header, and whether a checksum follows the body, which the header announces.
+    /// Meta and body are complete.
+    pub fn seal(&mut self, header: [u8; HEADER_LEN]) {
         self.header = header;
-        self.trailer = checked.then(|| self.body.crc(scratch).to_le_bytes());
-        let trailer = self.trailer.map_or(0, |crc| crc.len() as u64);
-        self.total = self.head_len() + self.body.left() + trailer;
+        self.checked = header[1] & PAYLOAD_CRC != 0;
+        self.total = self.head_len() + self.body.left() + self.trailer_len();
+    }
+
+    const fn trailer_len(&self) -> u64 {
+        if self.checked { TRAILER_LEN as u64 } else { 0 }
     }
 
     /// Bytes that the kernel has not taken.
@@ -134,6 +153,8 @@ impl Outbound {
         self.total > 0 && self.sent == self.total
     }
 
+    /// Appends pieces of what is left, up to `room` bytes. A checksum is not known, and not appended,
+    /// before the kernel took the whole body.
     fn gather(&self, to: &mut Vec<IoPiece>, room: u64) -> u64 {
         let mut taken = 0;
         let mut own = |bytes: &[u8], skip: u64, taken: u64| {
@@ -148,24 +169,27 @@ impl Outbound {
         taken += own(&self.header, self.sent, taken);
         taken += own(&self.meta, self.sent.saturating_sub(HEADER_LEN as u64), taken);
         taken += self.body.gather(to, room - taken);
-        if let Some(trailer) = &self.trailer {
-            let start = self.total - trailer.len() as u64;
-            let bytes = trailer.get(self.sent.saturating_sub(start) as usize..).unwrap_or_default();
-            if self.sent + taken >= start && taken < room && to.len() < PIECES_MAX {
-                let piece = IoPiece::of(bytes).first(room - taken);
-                taken += piece.len();
-                to.push(piece);
-            }
+        let start = self.total - self.trailer_len();
+        if self.checked && self.sent >= start && taken < room && to.len() < PIECES_MAX {
+            let bytes = self.trailer.get((self.sent - start) as usize..).unwrap_or_default();
+            let piece = IoPiece::of(bytes).first(room - taken);
+            taken += piece.len();
+            to.push(piece);
         }
         taken
     }
 
     /// Takes `bytes` off the front of what is not sent; gives back what is beyond this frame.
-    fn advance(&mut self, bytes: u64) -> u64 {
+    fn advance(&mut self, bytes: u64, scratch: &mut [u8]) -> u64 {
         let mine = bytes.min(self.total - self.sent);
         let head = self.head_len().saturating_sub(self.sent).min(mine);
         let body = (mine - head).min(self.body.left());
-        self.body.advance(body);
+        if self.checked {
+            self.crc = self.body.advance_summed(body, self.crc, scratch);
+            self.trailer = self.crc.to_le_bytes();
+        } else {
+            self.body.advance(body);
+        }
         self.sent += mine;
         bytes - mine
     }
@@ -176,13 +200,7 @@ pub(super) trait Sendable {
     fn outbound(&mut self) -> &mut Outbound;
     /// Called once, when the frame comes to the front of what is being sent: the last chance to fill in
     /// what depends on the order of sending.
-    fn prepare(&mut self, slot: &mut Slot<'_>);
-}
-
-/// What `prepare` may use.
-pub(super) struct Slot<'a> {
-    pub outgoing: &'a mut Outgoing,
-    pub scratch: &'a mut [u8],
+    fn prepare(&mut self, outgoing: &mut Outgoing);
 }
 
 /// One direction's sending state of a connection.
@@ -227,11 +245,16 @@ impl Sender {
                     break;
                 }
                 if !frame.outbound().is_prepared() {
-                    frame.prepare(&mut Slot { outgoing: &mut self.outgoing, scratch });
+                    frame.prepare(&mut self.outgoing);
                 }
                 let left = frame.outbound().left();
                 let take = if left <= room - offered { left } else { self.chunk - offered };
-                offered += frame.outbound().gather(&mut self.gathered, take);
+                let gathered = frame.outbound().gather(&mut self.gathered, take);
+                offered += gathered;
+                if gathered < left {
+                    // The next frame comes after the rest of this one.
+                    break;
+                }
             }
             let taken = match sys::send(socket, &self.gathered) {
                 Ok(taken) => taken as u64,
@@ -243,7 +266,7 @@ impl Sender {
             budget.spend(taken);
             let mut rest = taken;
             while let Some(frame) = queue.get_mut(from + flushed.frames) {
-                rest = frame.outbound().advance(rest);
+                rest = frame.outbound().advance(rest, scratch);
                 if !frame.outbound().is_sent() {
                     break;
                 }

@@ -9,14 +9,15 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::flow::{Outbound, Scatter, Sendable, Sender, Slot, read};
+use super::flow::{Outbound, Scatter, Sendable, Sender, read};
 use super::sys::{self, IoPiece, PIECES_MAX};
 use super::watch::Watch;
-use super::{LanePlan, SCRATCH};
+use super::{LanePlan, SCRATCH, STEPS};
 use crate::protocol::crc::TRAILER_LEN;
 use crate::protocol::data::answer::{Answer, Refusal, SHORT_REFUSAL_OPS, Status};
 use crate::protocol::data::ops;
-use crate::protocol::data::reader::FrameReader;
+use crate::protocol::data::reader::{FrameReader, Outgoing};
+use crate::protocol::error::FrameError;
 use crate::protocol::header::{Header, Kind};
 use crate::protocol::limits::Direction;
 use crate::transport::rail::{
@@ -45,9 +46,8 @@ struct Frame {
     out: Outbound,
     /// Where the data of a READ goes.
     place: Scatter,
-    /// The same pieces whole, where the data's checksum is compared at the end.
-    verify: Vec<IoPiece>,
-    payload_crc: bool,
+    /// Checksum of the data that is in place.
+    crc: u32,
 }
 
 impl Frame {
@@ -61,8 +61,7 @@ impl Frame {
             request: 0,
             out: Outbound::default(),
             place: Scatter::default(),
-            verify: Vec::new(),
-            payload_crc: false,
+            crc: 0,
         })
     }
 
@@ -80,14 +79,14 @@ impl Sendable for Frame {
         &mut self.out
     }
 
-    fn prepare(&mut self, slot: &mut Slot<'_>) {
+    fn prepare(&mut self, outgoing: &mut Outgoing) {
         let (kind, data) = match self.op {
             TransferOp::Read => (Kind::Read, 0),
             TransferOp::Write => (Kind::Write, self.bytes),
         };
-        let (header, request) = slot.outgoing.request(kind, &self.out.meta, data);
+        let (header, request) = outgoing.request(kind, &self.out.meta, data);
         self.request = request;
-        self.out.seal(header, slot.scratch);
+        self.out.seal(header);
     }
 }
 
@@ -129,6 +128,7 @@ pub(crate) struct TcpLane {
     vector: Vec<IoPiece>,
     scratch: Box<[u8]>,
     watch: Watch,
+    broken: Option<FrameError>,
 }
 
 impl TcpLane {
@@ -148,6 +148,7 @@ impl TcpLane {
             vector: Vec::new(),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             watch: Watch::new(plan.stall, now),
+            broken: None,
         }
     }
 
@@ -164,22 +165,16 @@ impl TcpLane {
         frame.claim = Claim::Live;
         frame.ops = parts.len() as u32;
         frame.bytes = slice.bytes;
-        frame.payload_crc = self.plan.limits.payload_crc;
+        frame.crc = 0;
         frame.out.clear();
         frame.place.clear();
-        frame.verify.clear();
         ops::begin(&mut frame.out.meta);
         for part in parts {
             let (region, offset, length) = (part.region, part.offset, part.length);
             ops::push(&mut frame.out.meta, &ops::Op { region, offset, length });
             let piece = IoPiece::registered(part.local, part.length);
             match slice.op {
-                TransferOp::Read => {
-                    frame.place.push(piece);
-                    if frame.payload_crc {
-                        frame.verify.push(piece);
-                    }
-                }
+                TransferOp::Read => frame.place.push(piece),
                 TransferOp::Write => frame.out.body.push(piece),
             }
         }
@@ -194,27 +189,29 @@ impl TcpLane {
         now: Instant,
         done: &mut Vec<Completion>,
     ) -> Result<(), RailFault> {
-        const BROKEN: RailFault = RailFault(Fault::Protocol);
-        let Some(front) = self.frames.front() else { return Err(BROKEN) };
-        if front.request != head.request_id || self.unsent == 0 {
-            return Err(BROKEN);
-        }
+        let front = match self.frames.front() {
+            Some(front) if self.unsent > 0 && front.request == head.request_id => front,
+            _ => return Err(self.breaks(wrong("request id", head.request_id, ORDER))),
+        };
         match (head.kind, front.op) {
             (Kind::ReadData, TransferOp::Read) => {
-                let answer = Answer::decode(self.reader.meta()).map_err(|_| BROKEN)?;
-                if answer != Answer::complete(front.ops, front.bytes)
-                    || head.data_len != front.bytes
-                {
-                    return Err(BROKEN);
+                let expected = Answer::complete(front.ops, front.bytes);
+                match Answer::decode(self.reader.meta()) {
+                    Ok(answer) if answer == expected && head.data_len == front.bytes => {}
+                    Ok(_) => return Err(self.breaks(wrong("data length", head.data_len, WHOLE))),
+                    Err(error) => return Err(self.breaks(error)),
                 }
                 self.expect = Expect::Data;
                 Ok(())
             }
             (Kind::WriteAck, TransferOp::Write) => {
-                let answer = Answer::decode(self.reader.meta()).map_err(|_| BROKEN)?;
-                if !answer.fits(front.ops, front.bytes) {
-                    return Err(BROKEN);
-                }
+                let answer = match Answer::decode(self.reader.meta()) {
+                    Ok(answer) if answer.fits(front.ops, front.bytes) => answer,
+                    Ok(answer) => {
+                        return Err(self.breaks(wrong("bytes done", answer.bytes_done, WHOLE)));
+                    }
+                    Err(error) => return Err(self.breaks(error)),
+                };
                 let result = match answer.status {
                     Status::Complete => SliceResult::Done,
                     // What happened to the rest is unknown, and it is not sent again.
@@ -224,8 +221,10 @@ impl TcpLane {
                 Ok(())
             }
             (Kind::Refuse, op) => {
-                let (refusal, _bad) =
-                    Refusal::decode(self.reader.meta(), front.ops).map_err(|_| BROKEN)?;
+                let refusal = match Refusal::decode(self.reader.meta(), front.ops) {
+                    Ok((refusal, _bad)) => refusal,
+                    Err(error) => return Err(self.breaks(error)),
+                };
                 let class = super::refused(refusal.class);
                 let result = match (op, refusal.effect) {
                     (TransferOp::Read, _) | (_, RemoteEffect::None) => {
@@ -238,8 +237,13 @@ impl TcpLane {
                 self.finish(result, now, done);
                 Ok(())
             }
-            _ => Err(BROKEN),
+            (kind, _) => Err(self.breaks(wrong("frame type", kind as u64, ANSWERS))),
         }
+    }
+
+    fn breaks(&mut self, error: FrameError) -> RailFault {
+        self.broken = Some(error);
+        RailFault(Fault::Protocol)
     }
 
     /// The front frame is answered.
@@ -307,11 +311,14 @@ impl TcpLane {
         self.vector.clear();
         let Some(got) = got else { return Ok(Step::Nothing) };
         let moved = got.saturating_sub(head);
-        let answer = self.reader.filled(got - moved).map_err(|_| RailFault(Fault::Protocol))?;
+        let answer = match self.reader.filled(got - moved) {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.breaks(error)),
+        };
         // What came behind the head is data only if this is the head of data and complete.
         let is_data = answer.is_some_and(|answer| answer.kind == Kind::ReadData);
         if moved > 0 && !is_data {
-            return Err(RailFault(Fault::Protocol));
+            return Err(self.breaks(wrong("bytes after the answer", moved as u64, ORDER)));
         }
         if let Some(answer) = answer {
             self.answer(answer, now, done)?;
@@ -338,7 +345,11 @@ impl TcpLane {
         budget.spend(bytes);
         self.watch.moved(bytes, now);
         let Some(front) = self.frames.front_mut() else { return };
-        front.place.advance(bytes);
+        if self.plan.limits.payload_crc && front.claim == Claim::Live {
+            front.crc = front.place.advance_summed(bytes, front.crc, &mut self.scratch);
+        } else {
+            front.place.advance(bytes);
+        }
         if front.place.left() == 0 {
             if self.plan.limits.payload_crc {
                 self.expect = Expect::Trailer { have: 0 };
@@ -364,12 +375,9 @@ impl TcpLane {
             return Ok(Step::Drained);
         }
         let told = u32::from_le_bytes(self.trailer);
-        let scratch = &mut self.scratch;
-        let same = self.frames.front().is_none_or(|front| {
-            // A frame that was given up has no bytes here to compare.
-            let mut found = || front.verify.iter().fold(0, |crc, piece| piece.crc(crc, scratch));
-            front.claim != Claim::Live || found() == told
-        });
+        // A frame that was given up has no bytes here to compare.
+        let same =
+            self.frames.front().is_none_or(|front| front.claim != Claim::Live || front.crc == told);
         let corrupt = failed(Fault::Corrupt, RemoteEffect::None);
         self.finish(if same { SliceResult::Done } else { corrupt }, now, done);
         Ok(Step::More)
@@ -391,7 +399,7 @@ impl TcpLane {
                 match self.reader.filled(got) {
                     Ok(Some(head)) => self.answer(head, now, done)?,
                     Ok(None) => {}
-                    Err(_) => return Err(RailFault(Fault::Protocol)),
+                    Err(error) => return Err(self.breaks(error)),
                 }
                 Ok(Step::More)
             }
@@ -409,6 +417,16 @@ impl TcpLane {
             }
         }
     }
+}
+
+/// The rules of an answer that only its requester can judge.
+const ORDER: &str = "frames are answered whole, once, in the order they were sent";
+const WHOLE: &str = "an answer covers exactly what was asked";
+const ANSWERS: &str =
+    "a READ is answered by data, a WRITE by an acknowledgement, both by a refusal";
+
+const fn wrong(what: &'static str, value: u64, rule: &'static str) -> FrameError {
+    FrameError::Value { what, value, rule }
 }
 
 const fn failed(fault: Fault, effect: RemoteEffect) -> SliceResult {
@@ -468,16 +486,17 @@ impl Rail for TcpLane {
     ) -> Result<bool, RailFault> {
         self.settle(done);
         let mut moved = false;
-        loop {
+        for _ in 0..STEPS {
             match self.step(now, budget, done)? {
                 Step::Nothing => return Ok(moved),
                 Step::Drained => return Ok(true),
                 Step::More => moved = true,
             }
             if self.frames.is_empty() || budget.is_spent() {
-                return Ok(moved);
+                break;
             }
         }
+        Ok(moved)
     }
 
     fn cancel(&mut self, id: SliceId, fault: Fault, done: &mut Vec<Completion>) {
@@ -510,6 +529,10 @@ impl Rail for TcpLane {
 
     fn shift(&mut self, gap: Duration) {
         self.watch.shift(gap);
+    }
+
+    fn broken(&self) -> Option<FrameError> {
+        self.broken
     }
 
     fn in_flight(&self) -> bool {

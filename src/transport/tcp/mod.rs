@@ -4,6 +4,8 @@ mod flow;
 pub(crate) mod lane;
 pub(crate) mod source;
 pub(crate) mod sys;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::time::{Duration, Instant};
@@ -19,6 +21,10 @@ pub(crate) use source::{Catalog, Granted, SourceBudget, SourceLane};
 
 /// Buffer of one lane for bytes that have no place in registered memory.
 const SCRATCH: usize = 16 << 10;
+
+/// Receive calls of one lane in one turn. Heads cost no payload budget, so this is what bounds a turn
+/// against a peer that sends frames without any.
+const STEPS: u32 = 128;
 
 /// What both ends of a connection agreed on.
 #[derive(Clone, Copy, Debug)]

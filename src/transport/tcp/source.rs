@@ -9,18 +9,23 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::flow::{Outbound, Scatter, Sendable, Sender, Slot, read};
+use super::flow::{Outbound, Scatter, Sendable, Sender, read};
 use super::sys::{self, IoPiece};
 use super::watch::Watch;
-use super::{LanePlan, SCRATCH, refuse_class};
+use super::{LanePlan, SCRATCH, STEPS, refuse_class};
 use crate::protocol::crc::TRAILER_LEN;
 use crate::protocol::data::answer::{Answer, Refusal};
 use crate::protocol::data::ops::Ops;
-use crate::protocol::data::reader::FrameReader;
+use crate::protocol::data::reader::{FrameReader, Outgoing};
+use crate::protocol::error::FrameError;
 use crate::protocol::header::{Header, Kind};
 use crate::protocol::limits::Direction;
+use crate::protocol::notice::Cancel;
 use crate::transport::rail::{Budget, RailFault};
 use crate::types::{Fault, Refused, RegionKey, RemoteEffect, SegmentRange, TransferOp};
+
+/// Frames that a lane still refuses after its source stopped to serve; then it is read no further.
+const LATE_FRAMES: u32 = 64;
 
 /// A region that may be used in one direction, held by a lease.
 pub(crate) struct Granted<L> {
@@ -51,9 +56,11 @@ pub(crate) struct SourceBudget {
 }
 
 impl SourceBudget {
-    /// Takes `bytes`, or says that they have to wait. One frame alone is always taken.
-    const fn take(&mut self, bytes: u64) -> bool {
-        if self.in_flight > 0 && self.in_flight.saturating_add(bytes) > self.limit {
+    /// Takes `bytes` for a lane that has `own` bytes in flight, or says that they have to wait. A lane
+    /// with nothing in flight always gets one frame: a peer that does not read what it asked for holds
+    /// back its own lanes only.
+    const fn take(&mut self, bytes: u64, own: u64) -> bool {
+        if own > 0 && self.in_flight.saturating_add(bytes) > self.limit {
             return false;
         }
         self.in_flight = self.in_flight.saturating_add(bytes);
@@ -86,24 +93,24 @@ impl<L> Sendable for Reply<L> {
         &mut self.out
     }
 
-    fn prepare(&mut self, slot: &mut Slot<'_>) {
+    fn prepare(&mut self, outgoing: &mut Outgoing) {
         let data = if self.kind == Kind::ReadData { self.bytes } else { 0 };
-        let header = slot.outgoing.reply(self.kind, self.request, &self.out.meta, data);
-        self.out.seal(header, slot.scratch);
+        let header = outgoing.reply(self.kind, self.request, &self.out.meta, data);
+        self.out.seal(header);
     }
 }
 
 /// A WRITE whose payload is arriving.
 struct Arriving<L> {
     place: Scatter,
-    /// The pieces whole, where the payload's checksum is compared at the end.
-    verify: Vec<IoPiece>,
     leases: Vec<L>,
     request: u64,
     ops: u32,
     bytes: u64,
-    /// A refused frame: the payload is read and dropped.
-    dropped: bool,
+    /// Checksum of the payload that is in place.
+    crc: u32,
+    /// Bytes of a refused frame's payload still to be read and dropped; `None`: the payload has a place.
+    dropping: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -141,7 +148,16 @@ pub(crate) struct SourceLane<L> {
     bad: Vec<bool>,
     sender: Sender,
     scratch: Box<[u8]>,
-    watch: Watch,
+    /// Bytes of the shard's budget that this lane holds.
+    taken: u64,
+    /// Frames that came after the source stopped to serve.
+    late: u32,
+    /// While a frame is arriving.
+    receiving: Watch,
+    /// While an answer is being sent. On its own, so that a peer cannot keep its answers waiting by
+    /// asking for more.
+    sending: Watch,
+    broken: Option<FrameError>,
     served: Served,
 }
 
@@ -149,12 +165,12 @@ impl<L> SourceLane<L> {
     pub fn new(socket: OwnedFd, plan: LanePlan, now: Instant) -> Self {
         let arriving = Arriving {
             place: Scatter::default(),
-            verify: Vec::new(),
             leases: Vec::new(),
             request: 0,
             ops: 0,
             bytes: 0,
-            dropped: false,
+            crc: 0,
+            dropping: None,
         };
         Self {
             socket,
@@ -170,7 +186,11 @@ impl<L> SourceLane<L> {
             bad: Vec::new(),
             sender: Sender::new(plan.send_chunk, plan.limits.payload_crc),
             scratch: vec![0; SCRATCH].into_boxed_slice(),
-            watch: Watch::new(plan.stall, now),
+            taken: 0,
+            late: 0,
+            receiving: Watch::new(plan.stall, now),
+            sending: Watch::new(plan.stall, now),
+            broken: None,
             served: Served::default(),
         }
     }
@@ -184,7 +204,8 @@ impl<L> SourceLane<L> {
 
     /// The descriptor to wait for, whether to wait for something to read, and for room to send.
     pub fn interest(&self) -> (BorrowedFd<'_>, bool, bool) {
-        let reading = !matches!(self.expect, Expect::Held(_)) && self.has_room();
+        let ended = self.is_between_frames() && self.late >= LATE_FRAMES;
+        let reading = !matches!(self.expect, Expect::Held(_)) && self.has_room() && !ended;
         (self.socket.as_fd(), reading, !self.replies.is_empty())
     }
 
@@ -200,22 +221,30 @@ impl<L> SourceLane<L> {
 
     /// Fails when a frame is under way and makes no progress for the stall limit.
     pub fn check(&self, now: Instant) -> Result<(), RailFault> {
-        // A frame held back by this side's own limits is not the peer's stall.
-        let held = matches!(self.expect, Expect::Held(_)) && self.replies.is_empty();
-        self.watch.check(self.in_flight() && !held, now)
+        // A frame held back by this side's own limits is not the peer's stall, nor one that is not read
+        // while answers wait: those are judged by their own watch.
+        let arriving = match self.expect {
+            Expect::Held(_) => false,
+            Expect::Head => !self.reader.is_between_frames() && self.has_room(),
+            Expect::Payload | Expect::Trailer { .. } => self.has_room(),
+        };
+        self.receiving.check(arriving, now)?;
+        self.sending.check(!self.replies.is_empty(), now)
     }
 
     pub fn shift(&mut self, gap: Duration) {
-        self.watch.shift(gap);
+        self.receiving.shift(gap);
+        self.sending.shift(gap);
+    }
+
+    /// The rule that the peer broke, if that is why the lane ended.
+    pub const fn broken(&self) -> Option<FrameError> {
+        self.broken
     }
 
     /// Ends the lane: releases every region it holds and gives its bytes back.
     pub fn close(self, shared: &mut SourceBudget) {
-        let payload = matches!(self.expect, Expect::Payload | Expect::Trailer { .. });
-        if payload && !self.arriving.dropped {
-            shared.give_back(self.arriving.bytes);
-        }
-        shared.give_back(self.replies.iter().map(|reply| reply.bytes).sum());
+        shared.give_back(self.taken);
         drop(self.socket);
         drop(self.arriving.leases);
         drop(self.replies);
@@ -231,7 +260,14 @@ impl<L> SourceLane<L> {
     ) -> Result<bool, RailFault> {
         let mut moved = false;
         let mut answered = !self.replies.is_empty();
-        while self.has_room() && !budget.is_spent() {
+        for _ in 0..STEPS {
+            if !self.has_room() || budget.is_spent() {
+                break;
+            }
+            if self.is_between_frames() && self.late >= LATE_FRAMES {
+                // It stopped long ago and told so: what still comes is not read any more.
+                break;
+            }
             match self.step(now, budget, shared, catalog)? {
                 Step::Nothing => break,
                 Step::Drained => {
@@ -251,6 +287,10 @@ impl<L> SourceLane<L> {
         Ok(moved)
     }
 
+    fn is_between_frames(&self) -> bool {
+        matches!(self.expect, Expect::Head) && self.reader.is_between_frames()
+    }
+
     fn has_room(&self) -> bool {
         self.replies.len() < self.plan.limits.lane_window as usize
     }
@@ -265,8 +305,8 @@ impl<L> SourceLane<L> {
         match self.expect {
             Expect::Head => {
                 let socket = self.socket.as_fd();
-                if self.reader.is_between_frames() && self.replies.is_empty() {
-                    self.watch.restart(now);
+                if self.reader.is_between_frames() {
+                    self.receiving.restart(now);
                 }
                 let Some(got) = read(sys::receive_buffer(socket, self.reader.space()))? else {
                     return Ok(Step::Nothing);
@@ -274,7 +314,7 @@ impl<L> SourceLane<L> {
                 match self.reader.filled(got) {
                     Ok(None) => Ok(Step::More),
                     Ok(Some(head)) => self.start(head, now, shared, catalog),
-                    Err(_) => Err(RailFault(Fault::Protocol)),
+                    Err(error) => Err(self.breaks(error)),
                 }
             }
             Expect::Held(head) => self.start(head, now, shared, catalog),
@@ -291,48 +331,65 @@ impl<L> SourceLane<L> {
         shared: &mut SourceBudget,
         catalog: &mut impl Catalog<Lease = L>,
     ) -> Result<Step, RailFault> {
-        const BROKEN: RailFault = RailFault(Fault::Protocol);
         let op = match head.kind {
             Kind::Read => TransferOp::Read,
             Kind::Write => TransferOp::Write,
-            // Cancellation is best effort and what arrived was started already.
-            Kind::Cancel => {
+            // Best effort: what arrived was started already. The frame has to be right all the same.
+            kind => {
+                if let Err(error) = Cancel::decode(self.reader.meta()) {
+                    return Err(self.breaks(error));
+                }
+                debug_assert_eq!(kind, Kind::Cancel, "the reader lets no other type through");
                 self.reader.next();
                 return Ok(Step::More);
             }
-            _ => return Err(BROKEN),
         };
         let write = op == TransferOp::Write;
         let expected = write.then_some(head.data_len);
-        let list = Ops::decode(self.reader.meta(), self.plan.limits.scatter_ops, expected)
-            .map_err(|_| BROKEN)?;
-        let bytes = list.total();
+        let list = Ops::decode(self.reader.meta(), self.plan.limits.scatter_ops, expected);
+        let (count, bytes) = match list {
+            Ok(list) => (list.len(), list.total()),
+            Err(error) => return Err(self.breaks(error)),
+        };
         // A WRITE may overwrite what an earlier READ of this lane still has to send.
-        if write && self.reads_waiting > 0 || !shared.take(bytes) {
+        if write && self.reads_waiting > 0 || !shared.take(bytes, self.taken) {
             self.expect = Expect::Held(head);
             return Ok(Step::Nothing);
         }
+        self.taken += bytes;
         self.served.frames += 1;
-        let count = list.len();
+        if !catalog.is_open() {
+            self.late += 1;
+        }
         match self.resolve(op, catalog) {
-            Ok(()) if write => self.receive(head, count, bytes, false),
-            Ok(()) => self.answer_read(head, count, bytes),
+            Ok(()) if write => self.receive(head, count, bytes, None),
+            Ok(()) => self.answer_read(head, count, bytes, now),
             Err(class) => {
-                shared.give_back(bytes);
+                self.give_back(bytes, shared);
                 self.served.refused += 1;
                 let bad = self.bad.iter().copied();
                 let class = refuse_class(class);
                 Refusal::encode(&mut self.refusal, class, RemoteEffect::None, bad);
                 if write {
-                    self.receive(head, count, bytes, true);
+                    self.receive(head, count, bytes, Some(bytes));
                 } else {
-                    self.refuse(head.request_id);
+                    self.refuse(head.request_id, now);
                 }
             }
         }
-        self.watch.restart(now);
+        self.receiving.restart(now);
         self.reader.next();
         Ok(Step::More)
+    }
+
+    fn breaks(&mut self, error: FrameError) -> RailFault {
+        self.broken = Some(error);
+        RailFault(Fault::Protocol)
+    }
+
+    fn give_back(&mut self, bytes: u64, shared: &mut SourceBudget) {
+        self.taken = self.taken.saturating_sub(bytes);
+        shared.give_back(bytes);
     }
 
     /// Resolves every range of the frame in the reader into `arriving`. Refused: the class of the first
@@ -344,7 +401,6 @@ impl<L> SourceLane<L> {
     ) -> Result<(), Refused> {
         let into = &mut self.arriving;
         into.place.clear();
-        into.verify.clear();
         into.leases.clear();
         self.bad.clear();
         let mut first_bad = None;
@@ -381,17 +437,11 @@ impl<L> SourceLane<L> {
                     first_bad.get_or_insert(class);
                 }
             }
-            if limits.payload_crc && op == TransferOp::Write {
-                if let Ok((address, length)) = place {
-                    into.verify.push(IoPiece::registered(address, length));
-                }
-            }
         }
         match first_bad {
             None => Ok(()),
             Some(class) => {
                 into.place.clear();
-                into.verify.clear();
                 into.leases.clear();
                 Err(class)
             }
@@ -399,15 +449,12 @@ impl<L> SourceLane<L> {
     }
 
     /// The payload of a WRITE comes next, into place or to be dropped.
-    fn receive(&mut self, head: Header, ops: u32, bytes: u64, dropped: bool) {
+    fn receive(&mut self, head: Header, ops: u32, bytes: u64, dropping: Option<u64>) {
         self.arriving.request = head.request_id;
         self.arriving.ops = ops;
         self.arriving.bytes = bytes;
-        self.arriving.dropped = dropped;
-        if dropped {
-            // Counted down as one piece that is never received into.
-            self.arriving.place.push(IoPiece::registered(0, bytes));
-        }
+        self.arriving.crc = 0;
+        self.arriving.dropping = dropping;
         self.expect = Expect::Payload;
     }
 
@@ -419,8 +466,8 @@ impl<L> SourceLane<L> {
     ) -> Result<Step, RailFault> {
         let into = &mut self.arriving;
         let socket = self.socket.as_fd();
-        let (got, asked) = if into.dropped {
-            let asked = into.place.left().min(self.scratch.len() as u64);
+        let (got, asked) = if let Some(left) = into.dropping {
+            let asked = left.min(self.scratch.len() as u64);
             let buffer = &mut self.scratch[..asked as usize];
             (read(sys::receive_buffer(socket, buffer))?, asked)
         } else {
@@ -429,17 +476,31 @@ impl<L> SourceLane<L> {
             (read(sys::receive(socket, pieces))?, asked)
         };
         let Some(got) = got else { return Ok(Step::Nothing) };
-        into.place.advance(got as u64);
-        budget.spend(got as u64);
-        self.watch.moved(got as u64, now);
-        if into.place.left() == 0 {
+        let moved = got as u64;
+        let left = match &mut into.dropping {
+            Some(left) => {
+                *left -= moved.min(*left);
+                *left
+            }
+            None if self.plan.limits.payload_crc => {
+                into.crc = into.place.advance_summed(moved, into.crc, &mut self.scratch);
+                into.place.left()
+            }
+            None => {
+                into.place.advance(moved);
+                into.place.left()
+            }
+        };
+        budget.spend(moved);
+        self.receiving.moved(moved, now);
+        if left == 0 {
             if self.plan.limits.payload_crc {
                 self.expect = Expect::Trailer { have: 0 };
             } else {
                 self.placed(true, now, shared);
             }
         }
-        Ok(if got as u64 == asked { Step::More } else { Step::Drained })
+        Ok(if moved == asked { Step::More } else { Step::Drained })
     }
 
     fn check_trailer(
@@ -455,9 +516,8 @@ impl<L> SourceLane<L> {
         let have = have + got;
         self.expect = Expect::Trailer { have };
         if have == TRAILER_LEN {
-            let scratch = &mut self.scratch;
-            let found = self.arriving.verify.iter().fold(0, |crc, piece| piece.crc(crc, scratch));
-            self.placed(found == u32::from_le_bytes(self.trailer), now, shared);
+            let told = u32::from_le_bytes(self.trailer);
+            self.placed(self.arriving.crc == told, now, shared);
         }
         Ok(Step::More)
     }
@@ -465,45 +525,51 @@ impl<L> SourceLane<L> {
     /// The last byte of a WRITE's payload is here.
     fn placed(&mut self, intact: bool, now: Instant, shared: &mut SourceBudget) {
         self.expect = Expect::Head;
-        self.watch.restart(now);
+        self.receiving.restart(now);
         let (request, ops, bytes) = (self.arriving.request, self.arriving.ops, self.arriving.bytes);
-        if self.arriving.dropped {
-            self.arriving.place.clear();
-            self.refuse(request);
+        if self.arriving.dropping.take().is_some() {
+            self.refuse(request, now);
             return;
         }
         self.arriving.leases.clear();
         self.arriving.place.clear();
-        shared.give_back(bytes);
+        self.give_back(bytes, shared);
         if intact {
             let mut reply = self.reply(Kind::WriteAck, request);
             reply.out.meta.extend_from_slice(&Answer::complete(ops, bytes).encode());
-            self.replies.push_back(reply);
+            self.queue(reply, now);
             return;
         }
         self.served.refused += 1;
         let class = refuse_class(Refused::Corrupt);
         let all_bad = self.bad.iter().map(|_| true);
         Refusal::encode(&mut self.refusal, class, RemoteEffect::Unknown, all_bad);
-        self.refuse(request);
+        self.refuse(request, now);
     }
 
-    fn answer_read(&mut self, head: Header, ops: u32, bytes: u64) {
+    fn answer_read(&mut self, head: Header, ops: u32, bytes: u64, now: Instant) {
         let mut reply = self.reply(Kind::ReadData, head.request_id);
         reply.out.meta.extend_from_slice(&Answer::complete(ops, bytes).encode());
         reply.bytes = bytes;
         std::mem::swap(&mut reply.out.body, &mut self.arriving.place);
         std::mem::swap(&mut reply.leases, &mut self.arriving.leases);
         self.reads_waiting += 1;
-        self.replies.push_back(reply);
+        self.queue(reply, now);
         self.expect = Expect::Head;
     }
 
-    fn refuse(&mut self, request: u64) {
+    fn refuse(&mut self, request: u64, now: Instant) {
         let mut reply = self.reply(Kind::Refuse, request);
         reply.out.meta.extend_from_slice(&self.refusal);
-        self.replies.push_back(reply);
+        self.queue(reply, now);
         self.expect = Expect::Head;
+    }
+
+    fn queue(&mut self, reply: Box<Reply<L>>, now: Instant) {
+        if self.replies.is_empty() {
+            self.sending.restart(now);
+        }
+        self.replies.push_back(reply);
     }
 
     fn reply(&mut self, kind: Kind, request: u64) -> Box<Reply<L>> {
@@ -530,15 +596,15 @@ impl<L> SourceLane<L> {
         let socket = self.socket.as_fd();
         let sender = &mut self.sender;
         let flushed = sender.flush(socket, &mut self.replies, 0, &mut self.scratch, budget)?;
-        self.watch.moved(flushed.bytes, now);
+        self.sending.moved(flushed.bytes, now);
         for _ in 0..flushed.frames {
             let Some(mut reply) = self.replies.pop_front() else { break };
             // The kernel has copied the last byte: the regions are free to go.
             reply.leases.clear();
-            shared.give_back(reply.bytes);
+            self.give_back(reply.bytes, shared);
             self.reads_waiting -= u32::from(reply.kind == Kind::ReadData);
             self.spare.push(reply);
-            self.watch.restart(now);
+            self.sending.restart(now);
         }
         Ok(flushed.bytes > 0)
     }
