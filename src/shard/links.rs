@@ -40,6 +40,8 @@ struct Slot {
     armed: Interest,
     hot_until: Instant,
     hot: bool,
+    /// It is in `ready`.
+    lined_up: bool,
 }
 
 /// All links of a shard.
@@ -47,6 +49,8 @@ pub(crate) struct Links {
     slots: Vec<Slot>,
     free: Vec<u32>,
     hot: Vec<u32>,
+    /// Links to be polled, each once. Those that a turn did not come to are the first of the next.
+    ready: VecDeque<LinkId>,
     live: u32,
     max: u32,
 }
@@ -108,7 +112,14 @@ impl Link {
 
 impl Links {
     pub fn new(max: u32) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), hot: Vec::new(), live: 0, max }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            hot: Vec::new(),
+            ready: VecDeque::new(),
+            live: 0,
+            max,
+        }
     }
 
     /// Adds a link. Full, or refused by the kernel, gives it back.
@@ -124,7 +135,14 @@ impl Links {
             self.give_back(slot);
             return Err(link);
         }
-        let entry = Slot { link: Some(link), generation, armed, hot_until: now, hot: false };
+        let entry = Slot {
+            link: Some(link),
+            generation,
+            armed,
+            hot_until: now,
+            hot: false,
+            lined_up: false,
+        };
         match self.slots.get_mut(slot as usize) {
             Some(place) => *place = entry,
             None => self.slots.push(entry),
@@ -159,6 +177,7 @@ impl Links {
         self.hot.retain(|hot| *hot != id.slot);
         if let Some(slot) = self.slots.get_mut(id.slot as usize) {
             slot.hot = false;
+            slot.lined_up = false;
         }
         Some(link)
     }
@@ -174,21 +193,55 @@ impl Links {
         }
     }
 
-    /// The hot links, into `to`; cools those whose time is over.
-    pub fn hot(&mut self, now: Instant, to: &mut VecDeque<LinkId>) {
-        let slots = &mut self.slots;
-        // What epoll named as the shard woke.
-        let named = to.len();
+    /// Lines the hot links up behind those that wait already; cools those whose time is over.
+    pub fn line_up_hot(&mut self, now: Instant) {
+        let (slots, ready) = (&mut self.slots, &mut self.ready);
         self.hot.retain(|at| {
             let Some(slot) = slots.get_mut(*at as usize) else { return false };
             let held = matches!(&slot.link, Some(Link::In { lane, .. }) if lane.is_held());
             slot.hot = held || slot.hot_until > now;
-            let id = LinkId { slot: *at, generation: slot.generation };
-            if slot.hot && !to.iter().take(named).any(|there| *there == id) {
-                to.push_back(id);
+            if slot.hot && !slot.lined_up {
+                slot.lined_up = true;
+                ready.push_back(LinkId { slot: *at, generation: slot.generation });
             }
             slot.hot
         });
+    }
+
+    /// Lines a link up, if it is still there and does not wait already.
+    pub fn line_up(&mut self, id: LinkId) {
+        let Some(slot) = self.slots.get_mut(id.slot as usize) else { return };
+        if slot.generation == id.generation && slot.link.is_some() && !slot.lined_up {
+            slot.lined_up = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// The link that has waited longest.
+    pub fn next_ready(&mut self) -> Option<LinkId> {
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(slot) = self.slots.get_mut(id.slot as usize) {
+                // One that left in the meantime was taken out of line by that.
+                if slot.generation == id.generation {
+                    slot.lined_up = false;
+                    return Some(id);
+                }
+            }
+        }
+        None
+    }
+
+    /// Links that wait to be polled.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Whether only a lost connection can be what epoll reports for it: nothing else is asked.
+    pub fn is_dead(&mut self, id: LinkId) -> bool {
+        self.get_mut(id).is_some_and(|link| {
+            let (_, wanted) = link.descriptor();
+            !wanted.readable && !wanted.writable
+        })
     }
 
     /// Brings the epoll set in line with what the link waits for now.

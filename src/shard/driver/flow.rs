@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{BELL, Claim, Driver, LOOK_EVERY, count};
+use super::{BELL, Claim, Driver, LOOK_EVERY, SHARE, count};
 use crate::shard::links::{Link, LinkId};
 use crate::shard::memory::{Denied, Lease, View};
 use crate::shard::peer::LaneClass;
@@ -46,13 +46,18 @@ enum Posted {
 
 impl Driver {
     pub(super) fn poll_links(&mut self, now: Instant, budget: &mut Budget) -> bool {
-        self.links.hot(now, &mut self.ready);
-        if self.passes % LOOK_EVERY == 0 && self.links.len() as usize > self.ready.len() {
+        self.links.line_up_hot(now);
+        if self.passes % LOOK_EVERY == 0 && self.links.len() as usize > self.links.ready() {
             self.look(Some(Duration::ZERO));
         }
+        // A fair share for each, and at least what makes progress by the stall rule.
+        let share = (budget.bytes / (self.links.ready() as u64).max(1)).max(SHARE);
         let mut moved = false;
-        while let Some(id) = self.ready.pop_front() {
-            moved |= self.poll_link(id, now, budget);
+        while !budget.is_spent() {
+            let Some(id) = self.links.next_ready() else { break };
+            let mut own = Budget::new(share);
+            moved |= self.poll_link(id, now, &mut own);
+            budget.spend(share - own.bytes);
         }
         moved
     }
@@ -62,17 +67,24 @@ impl Driver {
         if self.epoll.wait(&mut self.events, timeout).is_err() {
             return;
         }
+        let mut dead = None;
         for event in self.events.iter() {
             if event.token != BELL {
                 let id = LinkId::from_token(event.token);
-                if !self.ready.contains(&id) {
-                    self.ready.push_back(id);
+                if self.links.is_dead(id) {
+                    dead = Some(id);
                 }
+                self.links.line_up(id);
             }
+        }
+        if let Some(id) = dead {
+            // Its frame waits for its turn while the peer is gone, which epoll would report for ever. One
+            // a look is enough: the next one reports the others.
+            self.cut(id, Fault::Ended);
         }
     }
 
-    fn poll_link(&mut self, id: LinkId, now: Instant, budget: &mut Budget) -> bool {
+    pub(super) fn poll_link(&mut self, id: LinkId, now: Instant, budget: &mut Budget) -> bool {
         let result = match self.links.get_mut(id) {
             None => return false,
             Some(Link::In { lane, .. }) => {
@@ -160,6 +172,9 @@ impl Driver {
             Ok(flushed) => {
                 if flushed {
                     self.links.heat(link, now);
+                }
+                if budget.is_spent() {
+                    self.links.line_up(link);
                 }
                 self.links.rearm(link, &self.epoll);
                 flushed

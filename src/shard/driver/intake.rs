@@ -20,10 +20,10 @@ impl Driver {
         let mut at = 0;
         while at < self.rings.len() && left > 0 {
             // A share for each ring, so that no caller starves another.
-            for _ in 0..16 {
+            for _ in 0..left.min(16) {
                 let Ok(submission) = self.rings[at].pop() else { break };
                 self.submit(submission);
-                left = left.saturating_sub(1);
+                left -= 1;
             }
             if self.rings[at].is_abandoned() && self.rings[at].is_empty() {
                 self.rings.swap_remove(at);
@@ -31,6 +31,10 @@ impl Driver {
             } else {
                 at += 1;
             }
+        }
+        if at < self.rings.len() {
+            // The next turn begins where this one ended.
+            self.rings.rotate_left(at);
         }
         while left > 0 {
             let Some(message) = self.mailbox.inject.pop() else { break };
@@ -99,6 +103,9 @@ impl Driver {
         let (_, stale) = self.peers.enter(peer);
         if let Some(mut stale) = stale {
             for class in [LaneClass::Small, LaneClass::Bulk] {
+                while let Some(slot) = stale.lane(class).queue.pop_front() {
+                    self.fail_waiting(slot, Fault::PeerClosed);
+                }
                 if let Some(link) = stale.lane(class).link.take() {
                     self.cut(link, Fault::PeerClosed);
                 }

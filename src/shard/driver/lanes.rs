@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{BULK_READS, Driver, left_fault};
+use super::{BULK_READS, CHECKS, Driver, SHARE, left_fault};
 use crate::error::Error;
 use crate::shard::links::{Link, LinkId, Origin};
 use crate::shard::mailbox::message::DataConnection;
 use crate::shard::peer::{LaneClass, Negotiated, Peer, PeerStatus};
 use crate::transport::provider::Provider;
+use crate::transport::rail::{Budget, RailFault};
 use crate::transport::tcp::{LaneLimits, LanePlan, SourceLane};
 use crate::types::Fault;
 
@@ -65,8 +66,11 @@ impl Driver {
             return;
         }
         let socket: OwnedFd = link.socket;
-        let Ok(rail) = self.provider.attach((socket, plan), now) else { return };
         let slot = peer.key.slot;
+        let rail = match self.provider.attach((socket, plan), now) {
+            Ok(rail) => rail,
+            Err(RailFault(fault)) => return self.fail_queue(slot, class, fault),
+        };
         match self.links.insert(Link::Out { rail, peer: slot, class }, &self.epoll, now) {
             Ok(id) => {
                 if let Some(state) = self.peers.get_mut(slot) {
@@ -123,8 +127,9 @@ impl Driver {
                 let Origin { remote, connection } = from;
                 match fault {
                     Fault::Protocol => {
+                        let rule = lane.broken().map(tracing::field::display);
                         self.counters.shard.protocol_violations.bump(1);
-                        tracing::warn!(%remote, connection, "lane cut: the peer broke the protocol");
+                        tracing::warn!(%remote, connection, rule, "lane cut: broken protocol");
                     }
                     Fault::Stalled => tracing::warn!(%remote, connection, "lane cut: it stalled"),
                     _ => tracing::debug!(%remote, connection, ?fault, "lane ended"),
@@ -133,9 +138,15 @@ impl Driver {
                 drop(permit);
             }
             Some(Link::Out { rail, peer, class }) => {
+                let broken = rail.broken();
                 let _quiet = rail.close(fault, &mut self.done);
                 self.complete();
                 if let Some(state) = self.peers.get_mut(peer) {
+                    if let (Fault::Protocol, remote) = (fault, state.peer.endpoint) {
+                        let rule = broken.map(tracing::field::display);
+                        self.counters.shard.protocol_violations.bump(1);
+                        tracing::warn!(%remote, rule, "lane cut: broken protocol");
+                    }
                     let lane = state.lane(class);
                     if lane.link == Some(id) {
                         lane.link = None;
@@ -148,8 +159,10 @@ impl Driver {
         }
     }
 
-    /// The detectors. Says whether a link was cut.
+    /// The detectors. A link that seems to stall is polled before it is cut: what came while nobody looked
+    /// counts. Says whether anything moved or a link was cut.
     pub(super) fn check(&mut self, now: Instant) -> bool {
+        self.next_check = now + self.plan.stall / CHECKS;
         let waiting: usize = self.rings.iter().map(rtrb::Consumer::slots).sum();
         self.counters.shard.lane_depth.set((waiting + self.mailbox.inject.len()) as u64);
         let mut stalled = std::mem::take(&mut self.stalled);
@@ -157,7 +170,10 @@ impl Driver {
             .extend(self.links.iter().filter(|(_, link)| link.is_stalled(now)).map(|(id, _)| id));
         let any = !stalled.is_empty();
         for id in stalled.drain(..) {
-            self.cut(id, Fault::Stalled);
+            self.poll_link(id, now, &mut Budget::new(SHARE));
+            if self.links.get_mut(id).is_some_and(|link| link.is_stalled(now)) {
+                self.cut(id, Fault::Stalled);
+            }
         }
         self.stalled = stalled;
         any

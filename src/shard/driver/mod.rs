@@ -9,7 +9,6 @@ mod flow;
 mod intake;
 mod lanes;
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,8 +60,10 @@ struct Claim {
 const BELL: u64 = u64::MAX;
 /// Passes between two looks at links that are not hot, while the shard is awake.
 const LOOK_EVERY: u32 = 8;
-/// Passes between two rounds of the detectors, while the shard is awake.
-const CHECK_EVERY: u32 = 64;
+/// Least payload that a link may move when it is polled, however many share a turn.
+const SHARE: u64 = 64 << 10;
+/// Rounds of the detectors within one stall limit, while the shard is awake.
+const CHECKS: u32 = 8;
 /// A READ in bulk keeps so many slices outstanding on a lane.
 const BULK_READS: u32 = 2;
 /// Posted slices of one shard.
@@ -90,10 +91,10 @@ pub(crate) struct Driver {
     source: SourceBudget,
     done: Vec<Completion>,
     parts: Vec<Part>,
-    ready: VecDeque<LinkId>,
     stalled: Vec<LinkId>,
     finished: Vec<u32>,
     passes: u32,
+    next_check: Instant,
     last_turn: Instant,
     stopping: bool,
     /// A caller's word was completed in the last turn ...
@@ -118,6 +119,7 @@ impl Driver {
         Ok(Self {
             links: Links::new(plan.max_lanes),
             last_turn: clock.now(),
+            next_check: clock.now(),
             plan,
             clock,
             mailbox,
@@ -135,7 +137,6 @@ impl Driver {
             source,
             done: Vec::with_capacity(64),
             parts: Vec::with_capacity(256),
-            ready: VecDeque::with_capacity(64),
             stalled: Vec::new(),
             finished: Vec::with_capacity(64),
             passes: 0,
@@ -199,7 +200,7 @@ impl Driver {
         }
         moved |= self.poll_links(now, &mut budget);
         self.passes = self.passes.wrapping_add(1);
-        if !moved && self.passes % CHECK_EVERY == 0 {
+        if now >= self.next_check {
             moved |= self.check(now);
         }
         moved |= self.post(now, &mut budget);
