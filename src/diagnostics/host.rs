@@ -5,17 +5,23 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::topology::Topology;
+
 /// The machine. No name, address or user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Host {
     /// Kernel release (`/proc/sys/kernel/osrelease`); empty if it cannot be read.
     pub kernel: String,
     /// Architecture, such as `x86_64`.
     pub arch: &'static str,
-    /// CPUs in the affinity mask of this process; 0 if it cannot be read.
+    /// CPUs that this process may use: affinity mask and cpuset.
     pub cpus: u32,
-    /// NUMA nodes that are online; 0 if the kernel does not say.
+    /// CPUs that run at the same time, the control group's quota counted in. Engines wait by this number.
+    pub effective_cpus: u32,
+    /// CPU seconds per second that the control group grants; `None`: no quota, or unknown.
+    pub cpu_quota: Option<f64>,
+    /// NUMA nodes, at least one.
     pub numa_nodes: u32,
     /// Why this looks like a container; `None` if nothing speaks for it.
     pub container: Option<&'static str>,
@@ -23,12 +29,14 @@ pub struct Host {
 
 impl Host {
     pub(super) fn read() -> Self {
-        let status = read("/proc/self/status");
+        let topology = Topology::discover(Path::new("/sys"));
         Self {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             arch: std::env::consts::ARCH,
-            cpus: field(&status, "Cpus_allowed_list:").map_or(0, count_list),
-            numa_nodes: count_list(read("/sys/devices/system/node/online").trim()),
+            cpus: topology.cpus.len() as u32,
+            effective_cpus: topology.effective_cpus,
+            cpu_quota: topology.cpu_quota,
+            numa_nodes: topology.nodes.len() as u32,
             container: container(),
         }
     }
@@ -36,21 +44,6 @@ impl Host {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
-/// Members of a kernel list such as `0-3,8`. 0 for text that is no such list.
-fn count_list(text: &str) -> u32 {
-    text.split(',').try_fold(0, |sum: u32, part| sum.checked_add(count_part(part)?)).unwrap_or(0)
-}
-
-fn count_part(part: &str) -> Option<u32> {
-    let (first, last) = part.split_once('-').unwrap_or((part, part));
-    let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-    last.checked_sub(first)?.checked_add(1)
 }
 
 /// Major and minor number of a release such as `6.1.0-13-amd64`.
@@ -79,27 +72,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_lists_are_counted() {
-        for (text, count) in [("0", 1), ("0-3", 4), ("0-3,8", 5), ("0,2,4-5", 4)] {
-            assert_eq!(count_list(text), count, "{text}");
-        }
-        for bad in ["", "x", "3-1", "0-4294967295,0", "1,,2"] {
-            assert_eq!(count_list(bad), 0, "{bad}");
-        }
-    }
-
-    #[test]
     fn releases_are_read_as_far_as_they_are_numbers() {
         assert_eq!(release_numbers("6.1.0-13-amd64"), Some((6, 1)));
         assert_eq!(release_numbers("5.8+"), Some((5, 8)));
         assert_eq!(release_numbers("linux"), None);
         assert_eq!(release_numbers("6"), None);
-    }
-
-    #[test]
-    fn the_field_of_a_status_file_is_found() {
-        let status = "Name:\torbite\nCpus_allowed_list:\t0-1\n";
-        assert_eq!(field(status, "Cpus_allowed_list:"), Some("0-1"));
-        assert_eq!(field(status, "VmRSS:"), None);
     }
 }

@@ -108,7 +108,7 @@ fn list(names: &'static str) -> Vec<&'static str> {
 }
 
 /// Everything at one moment. `checks` are in order of their `id`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Snapshot {
     /// [`SCHEMA_VERSION`].
@@ -154,24 +154,24 @@ fn features_check(build: &BuildInfo) -> Check {
     }
 }
 
+const ALONE: &str = "caller, shards and peers share one CPU and take turns; nothing spins";
+
 fn affinity_check(host: &Host) -> Check {
-    let (outcome, effect) = match host.cpus {
-        0 => (Outcome::Skipped, "shards are placed by what the engine finds when it starts"),
-        1 => {
-            (Outcome::Warn, "caller, shards and peers share one CPU and take turns; nothing spins")
-        }
-        _ => (Outcome::Pass, "caller and shard can run side by side"),
+    let (outcome, effect, remedy) = match (host.cpus, host.effective_cpus) {
+        (0 | 1, _) => (Outcome::Warn, ALONE, Some("widen the cpuset or the affinity mask")),
+        (_, 0 | 1) => (Outcome::Warn, ALONE, Some("raise the control group's CPU quota")),
+        _ => (Outcome::Pass, "caller and shard can run side by side", None),
     };
     Check {
         id: "cpu.affinity",
         outcome,
         summary: format!("{} CPUs allowed for this process", host.cpus),
-        detail: match host.cpus {
-            0 => "Cpus_allowed_list is not in /proc/self/status".into(),
-            _ => String::new(),
-        },
+        detail: host
+            .cpu_quota
+            .map(|quota| format!("the control group grants {quota} CPUs at a time"))
+            .unwrap_or_default(),
         effect: effect.into(),
-        remedy: (outcome == Outcome::Warn).then(|| "widen the cpuset or the affinity mask".into()),
+        remedy: remedy.map(Into::into),
     }
 }
 
@@ -202,7 +202,8 @@ mod tests {
     use super::*;
 
     fn host(cpus: u32, kernel: &str) -> Host {
-        Host { cpus, kernel: kernel.into(), ..Host::read() }
+        let (effective_cpus, cpu_quota) = (cpus, None);
+        Host { cpus, effective_cpus, cpu_quota, kernel: kernel.into(), ..Host::read() }
     }
 
     #[test]
@@ -229,8 +230,16 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_of_one_cpu_is_no_place_to_spin() {
+        let many = host(64, "6.1.0");
+        assert_eq!(affinity_check(&many).outcome, Outcome::Pass);
+        let held = affinity_check(&Host { effective_cpus: 1, cpu_quota: Some(1.5), ..many });
+        assert_eq!(held.outcome, Outcome::Warn);
+        assert!(held.detail.contains("1.5") && held.remedy.unwrap().contains("quota"));
+    }
+
+    #[test]
     fn what_cannot_be_read_is_skipped() {
-        assert_eq!(affinity_check(&host(0, "6.1.0")).outcome, Outcome::Skipped);
         assert_eq!(kernel_check(&host(2, "")).outcome, Outcome::Skipped);
     }
 }

@@ -30,7 +30,7 @@ impl Snapshot {
             ("features", build.features.join(", ")),
             ("declared MSRV", build.msrv.to_owned()),
             ("kernel", format!("Linux {}, {}", self.host.kernel, self.host.arch)),
-            ("CPUs allowed", self.host.cpus.to_string()),
+            ("CPUs", format!("{} allowed, {} at a time", self.host.cpus, self.host.effective_cpus)),
             ("NUMA nodes", self.host.numa_nodes.to_string()),
             ("container", self.host.container.unwrap_or("no sign of one").to_owned()),
         ];
@@ -80,6 +80,8 @@ mod tests {
                 kernel: "6.1.0".into(),
                 arch: "x86_64",
                 cpus: 2,
+                effective_cpus: 2,
+                cpu_quota: None,
                 numa_nodes: 1,
                 container: None,
             },
@@ -96,7 +98,7 @@ orbite 1.2.3 (0123456789ab)
   features       cli
   declared MSRV  1.85
   kernel         Linux 6.1.0, x86_64
-  CPUs allowed   2
+  CPUs           2 allowed, 2 at a time
   NUMA nodes     1
   container      no sign of one
 pass    a.a              seen

@@ -193,7 +193,7 @@ pub(crate) unsafe fn copy_out(address: u64, into: &mut [u8]) {
     let source: *const u8 = ptr::with_exposed_provenance(address as usize);
     // SAFETY: the caller vouches for the source; the target is a live, exclusive slice of that length;
     // bytes need no alignment.
-    unsafe { ptr::copy(source, into.as_mut_ptr(), into.len()) }
+    let _the_target = unsafe { libc::memmove(into.as_mut_ptr().cast(), source.cast(), into.len()) };
 }
 
 /// Copies `from` to the memory that starts at `address`. As for [`copy_out`], others may use that
@@ -206,7 +206,7 @@ pub(crate) unsafe fn copy_in(address: u64, from: &[u8]) {
     let target: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the caller vouches for the target; the source is a live slice of that length; bytes need
     // no alignment.
-    unsafe { ptr::copy(from.as_ptr(), target, from.len()) }
+    let _the_target = unsafe { libc::memmove(target.cast(), from.as_ptr().cast(), from.len()) };
 }
 
 fn node_mask(node: u32) -> Option<Vec<u64>> {

@@ -1,6 +1,7 @@
-//! What is posted: each slice with the lease that keeps its memory, until its retirement is reported.
+//! What is posted: each slice with a claim of its owner, until its retirement is reported. The owner
+//! keeps the slice's memory for as long as its claim is in here.
 //!
-//! The lease is any type. The ledger gives it back exactly once, for the completion of that very slice:
+//! The claim is any type. The ledger gives it back exactly once, for the completion of that very slice:
 //! a late or forged completion with an old generation gets nothing.
 
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ use super::slicer::Cut;
 
 enum Slot<L> {
     Free { next: u32 },
-    Posted { lease: L, cut: Cut },
+    Posted { claim: L, cut: Cut },
 }
 
 struct Entry<L> {
@@ -35,15 +36,15 @@ impl<L> Ledger<L> {
         Self { entries: Vec::with_capacity(room as usize), free: END, posted: 0, bound }
     }
 
-    /// Stores a slice that is about to be posted. Full gives the lease back.
-    pub fn insert(&mut self, lease: L, cut: Cut) -> Result<SliceId, L> {
+    /// Stores a slice that is about to be posted. Full gives the claim back.
+    pub fn insert(&mut self, claim: L, cut: Cut) -> Result<SliceId, L> {
         if self.posted == self.bound {
-            return Err(lease);
+            return Err(claim);
         }
         self.posted += 1;
         if self.free == END {
             let slot = self.entries.len() as u32;
-            self.entries.push(Entry { generation: 1, slot: Slot::Posted { lease, cut } });
+            self.entries.push(Entry { generation: 1, slot: Slot::Posted { claim, cut } });
             return Ok(SliceId { slot, generation: 1 });
         }
         let slot = self.free;
@@ -51,11 +52,11 @@ impl<L> Ledger<L> {
         if let Slot::Free { next } = entry.slot {
             self.free = next;
         }
-        entry.slot = Slot::Posted { lease, cut };
+        entry.slot = Slot::Posted { claim, cut };
         Ok(SliceId { slot, generation: entry.generation })
     }
 
-    /// Ends a slice: gives its lease back. `None` for a slice that is not posted (any more).
+    /// Ends a slice: gives its claim back. `None` for a slice that is not posted (any more).
     pub fn retire(&mut self, id: SliceId) -> Option<(L, Cut)> {
         let entry = self.entries.get_mut(id.slot as usize)?;
         if entry.generation != id.generation || matches!(entry.slot, Slot::Free { .. }) {
@@ -66,7 +67,7 @@ impl<L> Ledger<L> {
         self.free = id.slot;
         self.posted -= 1;
         match freed {
-            Slot::Posted { lease, cut } => Some((lease, cut)),
+            Slot::Posted { claim, cut } => Some((claim, cut)),
             Slot::Free { .. } => None,
         }
     }
@@ -80,9 +81,9 @@ impl<L> Ledger<L> {
     /// Every posted slice.
     pub fn iter(&self) -> impl Iterator<Item = (SliceId, &L, &Cut)> {
         self.entries.iter().enumerate().filter_map(|(slot, entry)| match &entry.slot {
-            Slot::Posted { lease, cut } => {
+            Slot::Posted { claim, cut } => {
                 let id = SliceId { slot: slot as u32, generation: entry.generation };
-                Some((id, lease, cut))
+                Some((id, claim, cut))
             }
             Slot::Free { .. } => None,
         })
@@ -132,7 +133,7 @@ mod tests {
                 }
             } else if !seen.is_empty() {
                 let id = seen[next() as usize % seen.len()];
-                assert_eq!(ledger.retire(id).map(|(lease, _)| lease), model.remove(&id));
+                assert_eq!(ledger.retire(id).map(|(claim, _)| claim), model.remove(&id));
             }
             assert_eq!(ledger.posted() as usize, model.len());
         }

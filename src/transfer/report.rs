@@ -14,8 +14,8 @@ pub(crate) struct Summary {
     pub failed: Option<(u32, u32, Outcome)>,
 }
 
-/// Summarises owners in order. An owner that is not terminal counts as timed out, with an unknown
-/// effect once something of it was dispatched: the caller reads while a shard may still write.
+/// Summarises owners in order. The first one that is not completed is given as it stands,
+/// terminal or not: the caller reads while a shard may still write.
 pub(crate) fn summarize(owners: impl Iterator<Item = (Owner, Outcome)>) -> Summary {
     let mut summary = Summary { completed_requests: 0, completed_bytes: 0, failed: None };
     for (owner, outcome) in owners {

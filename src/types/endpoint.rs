@@ -57,7 +57,10 @@ impl Endpoint {
             Some(Some(inner)) => {
                 let (ip, scope) = match inner.split_once('%') {
                     None => (inner, 0),
-                    Some((ip, scope)) => (ip, scope.parse().map_err(|_| EndpointError::BadScope)?),
+                    Some((ip, scope)) if scope.bytes().all(|b| b.is_ascii_digit()) => {
+                        (ip, scope.parse().map_err(|_| EndpointError::BadScope)?)
+                    }
+                    Some(_) => return Err(EndpointError::BadScope),
                 };
                 let ip: Ipv6Addr = ip.parse().map_err(|_| EndpointError::NotNumeric)?;
                 Ok(Self(SocketAddrV6::new(ip, port, 0, scope).into()))
@@ -117,6 +120,8 @@ mod tests {
             "[::1:80",
             "::1]:80",
             "[::1%eth0]:1",
+            "[::1%+3]:1",
+            "[::1%]:1",
             "[127.0.0.1]:1",
             "127.0.0.1:1 ",
             " 127.0.0.1:1",

@@ -111,13 +111,14 @@ pub struct TcpConfig {
     pub max_scatter_ops: u32,
     /// Longest part of an owner in one frame, bytes. `256 KiB..=64 MiB`, default 4 MiB.
     pub slice_bytes: u64,
-    /// Submissions whose frames are longer use the bulk lane. `0..=slice_bytes`, default 256 KiB.
+    /// Calls with more payload use the bulk lane. `0..=slice_bytes`, default 256 KiB.
     pub small_bytes: u64,
     /// Longest payload of one frame accepted, bytes. `slice_bytes..=1 GiB`, default 64 MiB.
     pub max_message_bytes: u64,
     /// Bytes handed to the kernel in one call. `4 KiB..=16 MiB`, default 1 MiB.
     pub send_chunk_bytes: u64,
-    /// Work outstanding and no byte either way for so long cuts the lane. `100..=600_000`, 10 s.
+    /// While work is outstanding, each such time has to bring a finished frame or 64 KiB, or the lane is cut.
+    /// Milliseconds, `100..=600_000`, default 10 s.
     pub stall_timeout_ms: u64,
     /// Idle seconds before the kernel probes a connection. `1..=32_767` (the kernel's own limit,
     /// `include/net/tcp.h`), default 10.

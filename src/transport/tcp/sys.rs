@@ -60,11 +60,7 @@ impl IoPiece {
             // SAFETY: the piece's maker vouches that its bytes are mapped (see the type); `scratch` is
             // ours, at least `step` long and cannot overlap registered memory, being a private buffer.
             unsafe {
-                std::ptr::copy_nonoverlapping(
-                    rest.0.iov_base.cast::<u8>(),
-                    scratch.as_mut_ptr(),
-                    step,
-                );
+                libc::memcpy(scratch.as_mut_ptr().cast(), rest.0.iov_base, step);
             }
             crc = crc32c::crc32c_append(crc, &scratch[..step]);
             rest.advance(step as u64);
