@@ -189,9 +189,7 @@ impl Driver {
             self.shift(gap);
         }
         self.last_turn = now;
-        if self.view.refresh() {
-            self.view.registry().gate(self.plan.index).seen(self.view.version());
-        }
+        self.view.begin_turn(self.plan.index);
         let mut budget = Budget::new(self.plan.turn_bytes);
         let mut moved = self.ingest(now);
         if moved {

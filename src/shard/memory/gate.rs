@@ -21,9 +21,9 @@
 //! - W3 before S2: then S3 sees the version of W2 or a later one, so the shard takes a table without the
 //!   record before it looks anything up.
 //!
-//! A shard that stays awake loads the version at the head of each turn and then stores what it has. A
-//! look-up that misses may load a newer table in the middle of a turn; the gate is then behind the
-//! truth, which only makes a withdrawal wait longer.
+//! A shard that stays awake loads the version at the head of each turn and then stores what it has, also
+//! where this load found nothing new: a look-up that misses loads a newer table in the middle of a turn,
+//! and the gate is then behind the truth until the next turn begins.
 
 use std::time::{Duration, Instant};
 
@@ -46,8 +46,7 @@ impl Gate {
     }
 
     /// The shard begins to run, or goes on after a park: from here withdrawals wait for it. Answers the
-    /// current version; the shard refreshes its view before it looks anything up, then calls
-    /// [`seen`](Self::seen).
+    /// current version; the shard begins a turn with its view before it looks anything up.
     pub fn enter(&self, registry: &Registry) -> u64 {
         self.open();
         registry.version()
@@ -60,10 +59,14 @@ impl Gate {
         fence(Ordering::SeqCst);
     }
 
-    /// The shard looks at the table of `version` and at no older one.
-    pub fn seen(&self, version: u64) {
-        // Release: what the shard did with older tables comes before the withdrawal goes on.
-        self.0.store(version << 1, Ordering::Release);
+    /// The shard, which runs, looks at the table of `version` and at no older one. Stores only what was
+    /// not told yet, so the line stays with the shard while nothing is registered.
+    pub(super) fn seen(&self, version: u64) {
+        let word = version << 1;
+        if self.0.load(Ordering::Relaxed) != word {
+            // Release: what the shard did with older tables comes before the withdrawal goes on.
+            self.0.store(word, Ordering::Release);
+        }
     }
 
     /// The shard looks nothing up until it enters again: it parks, its `poll` returns, or it ends.

@@ -48,12 +48,19 @@ impl Drop for Owner {
 struct World {
     registry: Arc<Registry>,
     slots: &'static [Slot],
+    /// Nothing new is registered or claimed.
     stop: AtomicBool,
+    /// Nor served. Later, so that the last withdrawals still need the shards' turns.
+    over: AtomicBool,
 }
 
 impl World {
     fn runs(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn serves(&self) -> bool {
+        !self.over.load(Ordering::Relaxed)
     }
 
     fn register_and_withdraw(&self, slot: &'static Slot) -> u64 {
@@ -107,12 +114,12 @@ impl World {
     fn serve(&self, shard: ShardIndex) -> u64 {
         let view = View::new(Arc::clone(&self.registry));
         let gate = self.registry.gate(shard);
-        let mut served = 0;
-        while self.runs() {
+        let (mut served, mut turns) = (0, 0u64);
+        while self.serves() {
             gate.enter(&self.registry);
-            for _turn in 0..3 {
-                view.refresh();
-                gate.seen(view.version());
+            // One shard never parks, so that only its turns let a withdrawal go on.
+            while self.serves() {
+                view.begin_turn(shard);
                 for slot in self.slots {
                     let gone = slot.gone.load(Ordering::SeqCst);
                     assert!(
@@ -131,6 +138,10 @@ impl World {
                         served += 1;
                     }
                 }
+                turns += 1;
+                if shard.0 == 1 && turns % 3 == 0 {
+                    break;
+                }
             }
             gate.park();
             thread::yield_now();
@@ -145,7 +156,8 @@ impl World {
 fn core_033_registering_and_using_at_once() {
     let slots: &'static [Slot] = Vec::leak((0..4).map(|_| Slot::new()).collect());
     let registry = Registry::new(64, 2);
-    let world = World { registry, slots, stop: AtomicBool::new(false) };
+    let world =
+        World { registry, slots, stop: AtomicBool::new(false), over: AtomicBool::new(false) };
     let (rounds, claims, served) = thread::scope(|scope| {
         let registrars: Vec<_> =
             slots.iter().map(|slot| scope.spawn(|| world.register_and_withdraw(slot))).collect();
@@ -160,10 +172,14 @@ fn core_033_registering_and_using_at_once() {
             .collect();
         run_for_a_second();
         world.stop.store(true, Ordering::Relaxed);
-        let sum = |threads: Vec<thread::ScopedJoinHandle<'_, u64>>| -> u64 {
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        let join = |threads: Vec<thread::ScopedJoinHandle<'_, u64>>| -> Vec<_> {
+            threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
         };
-        (sum(registrars), sum(callers), sum(shards))
+        let (registrars, callers) = (join(registrars), join(callers));
+        world.over.store(true, Ordering::Relaxed);
+        let sum =
+            |ends: Vec<thread::Result<u64>>| -> u64 { ends.into_iter().map(Result::unwrap).sum() };
+        (sum(registrars), sum(callers), sum(join(shards)))
     });
     assert!(rounds > 0 && claims > 0 && served > 0, "{rounds} {claims} {served}");
     assert_eq!(world.registry.counters(), MemoryCounters::default());

@@ -412,8 +412,8 @@ fn a_withdrawal_that_a_shard_does_not_confirm_keeps_the_memory() {
     let registration = registry.register(memory, 0, 64, RW).unwrap();
     let gate = registry.gate(ShardIndex(1));
     let view = View::new(Arc::clone(&registry));
-    assert_eq!(gate.enter(&registry), view.version());
-    gate.seen(view.version());
+    gate.enter(&registry);
+    view.begin_turn(ShardIndex(1));
     match registration.withdraw_in_time().unwrap_err() {
         Error::Unquiesced { what, outstanding } => {
             assert_eq!(outstanding, 1);
@@ -429,11 +429,30 @@ fn a_withdrawal_that_a_shard_does_not_confirm_keeps_the_memory() {
     assert!(not_yet(&drops), "the record holds its memory");
     assert_eq!(registry.sweep(), 1);
     assert_eq!(registry.counters().retained_after_unregister_bytes, 64);
-    assert!(view.refresh());
-    gate.seen(view.version());
+    view.begin_turn(ShardIndex(1));
     assert_eq!(registry.sweep(), 0);
     dropped_once(&drops);
     assert_eq!(registry.counters(), MemoryCounters::default());
+}
+
+/// A shard whose look-up found a newer table in the middle of a turn tells so when the next turn begins,
+/// though that one finds nothing newer: else a busy shard would hold the withdrawal until it parks.
+#[test]
+fn a_table_taken_in_the_middle_of_a_turn_is_told_with_the_next_turn() {
+    let (registry, (memory, drops)) = (registry(), watched(64));
+    let registration = registry.register(memory, 0, 64, RW).unwrap();
+    let (shard, region) = (ShardIndex(0), key(&registration));
+    registry.gate(shard).enter(&registry);
+    let view = View::new(Arc::clone(&registry));
+    view.begin_turn(shard);
+    registration.withdraw(Duration::ZERO).unwrap_err();
+    drop(registration);
+    assert_eq!(view.hold(region, TransferOp::Read).unwrap_err(), Denied::Gone);
+    assert_eq!(view.version(), registry.version(), "the look-up took the new table");
+    assert_eq!(registry.sweep(), 1, "this turn may have begun with the old one");
+    view.begin_turn(shard);
+    assert_eq!(registry.sweep(), 0);
+    dropped_once(&drops);
 }
 
 /// A shard that never confirms holds the memory as long as the registry exists, and no longer.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::types::{RegionKey, TransferOp};
+use crate::types::{RegionKey, ShardIndex, TransferOp};
 
 use super::record::{Pin, Record};
 use super::registry::{Registry, check_range, not_registered};
@@ -65,8 +65,8 @@ impl View {
     }
 
     /// Takes the published table if it is not the cached one, and says whether it did. One load and one
-    /// comparison where nothing changed. A caller's thread does it once for each call, a shard once for
-    /// each turn.
+    /// comparison where nothing changed. A caller's thread does it once for each call, a shard as it
+    /// begins a turn.
     pub fn refresh(&self) -> bool {
         if self.registry.version() == self.version() {
             return false;
@@ -74,6 +74,17 @@ impl View {
         let table = self.registry.snapshot();
         self.current.replace(Rc::new(Snapshot { table }));
         true
+    }
+
+    /// The head of each turn of a running shard: from here it looks at no table older than the one that
+    /// is published now, and withdrawals learn which one it has. They learn it in each turn, since a
+    /// look-up in the turn before may have taken a newer one.
+    ///
+    /// # Panics
+    /// If the shard is not one of those that the registry was made for.
+    pub fn begin_turn(&self, shard: ShardIndex) {
+        self.refresh();
+        self.registry.gate(shard).seen(self.version());
     }
 
     /// Claims the live registration that contains the range: of several the one with the highest start,
