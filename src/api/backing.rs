@@ -31,8 +31,8 @@ impl RegisteredMemory {
     }
 
     /// Drops this reference. If it was the last one, withdraws the registration within the registry's
-    /// bound; fails with `Unquiesced` if a running shard has not confirmed by then. The range is closed
-    /// in any case.
+    /// bound, once; fails with `Unquiesced` if a running shard has not confirmed by then. The range is
+    /// closed in any case.
     pub(crate) fn unregister(self) -> Result<()> {
         Arc::into_inner(self.0).map_or(Ok(()), |last| last.withdraw_in_time())
     }
@@ -80,8 +80,12 @@ impl RegisteredMemory {
 #[cfg(test)]
 #[cfg(not(orbite_loom))]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
     use super::*;
     use crate::shard::memory::{Backing, View};
+    use crate::types::ShardIndex;
 
     fn registered(length: u64, permission: Permission) -> (Arc<Registry>, RegisteredMemory) {
         let registry = Registry::new(8, 1);
@@ -126,6 +130,26 @@ mod tests {
         again.unregister().unwrap();
         assert_eq!(view.pin(address, 100).unwrap_err().code(), "not_registered");
         assert_eq!(view.registry().counters().registrations, 0);
+    }
+
+    /// A shard that does not confirm costs the bound once, not once more when the handle goes.
+    #[test]
+    fn unregistering_waits_for_its_bound_once() {
+        let (registry, memory) = registered(100, Permission::RemoteRead);
+        let rings = Arc::new(AtomicU32::new(0));
+        let ring = Arc::clone(&rings);
+        let bound = Duration::from_millis(20);
+        registry.set_withdrawal(bound, move || {
+            ring.fetch_add(1, Ordering::Relaxed);
+        });
+        registry.gate(ShardIndex(0)).enter(&registry);
+        let error = memory.unregister().unwrap_err();
+        assert_eq!(error.code(), "unquiesced");
+        assert_eq!(rings.load(Ordering::Relaxed), 1, "each wait for the shards ends with one ring");
+        assert_eq!(registry.counters().retained_after_unregister_bytes, 100);
+        registry.gate(ShardIndex(0)).park();
+        assert_eq!(registry.sweep(), 0);
+        assert_eq!(registry.counters().retained_after_unregister_bytes, 0);
     }
 
     #[test]

@@ -34,7 +34,8 @@ impl RegistrationRequest {
     }
 }
 
-/// A claim on a range, shared by all references to it. The last one that is dropped withdraws it.
+/// A claim on a range, shared by all references to it. The last one that is dropped withdraws it, unless
+/// that was tried before: what came of it is the registry's then, and the drop does not wait.
 pub(crate) struct Registration {
     record: Arc<Record>,
     /// A reference of our own, so that the bytes stay valid for handles whatever becomes of the record.
@@ -112,7 +113,10 @@ impl Drop for Registration {
             std::mem::forget(self.backing.clone());
             return;
         }
-        // What stays unconfirmed is held by the registry.
+        // A withdrawal closed it, and the registry holds what that one could not wait for.
+        if self.record.is_closed() {
+            return;
+        }
         if let Err(error) = self.withdraw_in_time() {
             tracing::warn!(%error, "a registration was dropped before every shard let go of it");
         }

@@ -248,7 +248,8 @@ impl Registry {
     /// On return, also with an error, no thread and no peer becomes a new user of it. On `Ok` no shard
     /// looks at a table that names it, and the backing is given back: here, if nobody uses it, else by
     /// its last user. Fails with `Unquiesced` if a running shard has not confirmed within `timeout`; the
-    /// backing then stays until it has, and a further call waits again. A second call after `Ok` is `Ok`.
+    /// backing then stays until the registry finds, in a later change or by [`sweep`](Self::sweep), that it
+    /// has. A further call for it waits again; one after `Ok` is `Ok`.
     pub fn withdraw(&self, registration: &Registration, timeout: Duration) -> Result<()> {
         if self.is_forked() {
             return Ok(());
@@ -271,6 +272,10 @@ impl Registry {
         };
         if let Some(withdrawal) = self.withdrawal.get() {
             (withdrawal.ring)();
+        }
+        if outstanding == 0 {
+            // Every shard is past this table, so what was held for older ones can go, too.
+            self.sweep();
         }
         result
     }
@@ -304,7 +309,7 @@ impl Registry {
     }
 
     /// Gives back what earlier withdrawals had to hold because a shard had not confirmed, where all have
-    /// meanwhile. Registering does it, too. Answers how many are still held.
+    /// meanwhile. Registering and withdrawing do it, too. Answers how many are still held.
     pub fn sweep(&self) -> usize {
         let mut ready = Vec::new();
         let held = {

@@ -426,6 +426,7 @@ fn a_withdrawal_that_a_shard_does_not_confirm_keeps_the_memory() {
     assert_eq!(pinned.unwrap_err().code(), "not_registered");
     assert_eq!(registration.withdraw(Duration::ZERO).unwrap_err().code(), "unquiesced");
     drop(registration);
+    assert_eq!(rings.load(Ordering::Relaxed), 2, "the drop of a closed one withdraws nothing");
     assert!(not_yet(&drops), "the record holds its memory");
     assert_eq!(registry.sweep(), 1);
     assert_eq!(registry.counters().retained_after_unregister_bytes, 64);
@@ -453,6 +454,24 @@ fn a_table_taken_in_the_middle_of_a_turn_is_told_with_the_next_turn() {
     view.begin_turn(shard);
     assert_eq!(registry.sweep(), 0);
     dropped_once(&drops);
+}
+
+/// What an earlier withdrawal had to hold goes with the next one that every shard confirms; no further
+/// registering is needed.
+#[test]
+fn a_later_withdrawal_lets_go_of_what_an_earlier_one_held() {
+    let (registry, (memory, drops)) = (registry(), watched(64));
+    let first = registry.register(memory, 0, 64, RW).unwrap();
+    let second = registry.register(plain(64), 0, 64, RW).unwrap();
+    let gate = registry.gate(ShardIndex(0));
+    gate.enter(&registry);
+    first.withdraw(Duration::ZERO).unwrap_err();
+    drop(first);
+    assert!(not_yet(&drops));
+    gate.park();
+    second.withdraw(Duration::ZERO).unwrap();
+    dropped_once(&drops);
+    assert_eq!(registry.books(), 0);
 }
 
 /// A shard that never confirms holds the memory as long as the registry exists, and no longer.
