@@ -86,6 +86,7 @@ mod tests {
     use super::*;
     use crate::shard::memory::{Backing, View};
     use crate::types::ShardIndex;
+    use crate::{EngineConfig, TransferEngine};
 
     fn registered(length: u64, permission: Permission) -> (Arc<Registry>, RegisteredMemory) {
         let registry = Registry::new(8, 1);
@@ -142,14 +143,35 @@ mod tests {
         registry.set_withdrawal(bound, move || {
             ring.fetch_add(1, Ordering::Relaxed);
         });
-        registry.gate(ShardIndex(0)).enter(&registry);
+        let running = registry.gate(ShardIndex(0)).enter();
         let error = memory.unregister().unwrap_err();
         assert_eq!(error.code(), "unquiesced");
         assert_eq!(rings.load(Ordering::Relaxed), 1, "each wait for the shards ends with one ring");
         assert_eq!(registry.counters().retained_after_unregister_bytes, 100);
-        registry.gate(ShardIndex(0)).park();
+        drop(running);
         assert_eq!(registry.sweep(), 0);
         assert_eq!(registry.counters().retained_after_unregister_bytes, 0);
+    }
+
+    /// A shard that panicked never looks anything up again, so no withdrawal waits for it.
+    #[test]
+    fn a_shard_that_panicked_holds_no_withdrawal() {
+        let mut config = EngineConfig::default();
+        config.shards.count = 2;
+        let engine = TransferEngine::new(config).unwrap();
+        let register = || engine.register_memory(vec![0; 64], Permission::RemoteReadWrite).unwrap();
+        let (memory, other) = (register(), register());
+        memory.0.registry().break_shards();
+        // Rings the bells, and may find a shard that turns for the last time.
+        let _confirmed_or_not = engine.unregister_memory(other);
+        while !engine.stats().shards.iter().all(|shard| shard.stalled) {
+            std::thread::yield_now();
+        }
+        let address = memory.address();
+        engine.unregister_memory(memory).unwrap();
+        assert_eq!(engine.stats().retained_after_unregister_bytes, 0);
+        let gone = engine.resolve_local_address(address, 64).unwrap_err();
+        assert_eq!(gone.code(), "not_registered");
     }
 
     #[test]

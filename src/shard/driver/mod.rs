@@ -149,9 +149,9 @@ impl Driver {
 
     /// Runs until it is told to stop and nothing is outstanding.
     pub fn run_to_stop(&mut self, spinner: &mut Spinner) {
-        let gate = Arc::clone(self.view.registry());
-        let gate = gate.gate(self.plan.index);
-        gate.enter(self.view.registry());
+        let registry = Arc::clone(self.view.registry());
+        let gate = registry.gate(self.plan.index);
+        let mut running = gate.enter();
         let mut now = self.clock.now();
         loop {
             let moved = self.turn(now);
@@ -171,14 +171,14 @@ impl Driver {
                 continue;
             }
             if spinner.pause_briefly(now) == Phase::Park {
-                gate.park();
+                drop(running);
                 self.park(now);
-                gate.enter(self.view.registry());
+                running = gate.enter();
                 spinner.reset();
                 now = self.clock.now();
             }
         }
-        gate.park();
+        drop(running);
         self.end();
     }
 

@@ -45,6 +45,7 @@ pub(crate) fn start(
         let run = catch_unwind(AssertUnwindSafe(|| driver.run_to_stop(&mut spinner)));
         if run.is_err() {
             // What the driver holds may be in use by the kernel's view of a broken state: keep it all.
+            // Its gate was parked as it unwound, so that withdrawals do not wait for it.
             std::mem::forget(driver);
             tracing::error!(shard = plan.name, "a shard panicked and is fenced; please report it");
         }

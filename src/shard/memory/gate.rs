@@ -31,8 +31,6 @@ use crossbeam_utils::CachePadded;
 
 use crate::sys::sync::{AtomicU64, Ordering, fence};
 
-use super::registry::Registry;
-
 const QUIESCENT: u64 = 1;
 
 /// One shard's word: the version it has seen, shifted left by one, and the QUIESCENT bit. Written by
@@ -45,11 +43,11 @@ impl Gate {
         Self(CachePadded::new(AtomicU64::new(QUIESCENT)))
     }
 
-    /// The shard begins to run, or goes on after a park: from here withdrawals wait for it. Answers the
-    /// current version; the shard begins a turn with its view before it looks anything up.
-    pub fn enter(&self, registry: &Registry) -> u64 {
+    /// The shard begins to run, or goes on after a park: from here withdrawals wait for it. It begins a
+    /// turn with its view before it looks anything up.
+    pub fn enter(&self) -> Running<'_> {
         self.open();
-        registry.version()
+        Running(self)
     }
 
     /// S1 and S2 of the module's argument; the load of the version must follow.
@@ -69,8 +67,8 @@ impl Gate {
         }
     }
 
-    /// The shard looks nothing up until it enters again: it parks, its `poll` returns, or it ends.
-    pub fn park(&self) {
+    /// The shard looks nothing up until it enters again.
+    fn park(&self) {
         let word = self.0.load(Ordering::Relaxed);
         self.0.store(word | QUIESCENT, Ordering::Release);
     }
@@ -79,6 +77,18 @@ impl Gate {
     pub(super) fn is_past(&self, version: u64) -> bool {
         let word = self.0.load(Ordering::Acquire);
         word & QUIESCENT != 0 || word >> 1 >= version
+    }
+}
+
+/// A shard that runs. Dropped when it looks nothing up until it enters again: it parks, its `poll`
+/// returns, or it ends, in whatever way. One that unwinds is never run again, so nobody waits for it.
+#[derive(Debug)]
+#[must_use = "a shard that let go of this is taken for parked"]
+pub(crate) struct Running<'a>(&'a Gate);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.park();
     }
 }
 
@@ -136,14 +146,14 @@ mod tests {
     fn only_a_running_shard_that_is_behind_is_waited_for() {
         let gate = Gate::new();
         assert!(gate.is_past(7), "not started");
-        gate.open();
+        let running = gate.enter();
         assert!(!gate.is_past(7), "running, has seen nothing");
         gate.seen(6);
         assert!(!gate.is_past(7), "behind");
         assert!(gate.is_past(6));
-        gate.park();
+        drop(running);
         assert!(gate.is_past(7), "parked");
-        gate.open();
+        let _running = gate.enter();
         assert!(!gate.is_past(7) && gate.is_past(6), "remembers what it saw");
         gate.seen(9);
         assert!(gate.is_past(7), "ahead");
@@ -185,12 +195,12 @@ mod loom_tests {
             let shard = Arc::clone(&model);
             let shard = loom::thread::spawn(move || {
                 let [gate] = &shard.gate;
-                gate.open();
+                let running = gate.enter();
                 let version = shard.version.load(Ordering::Acquire);
                 gate.seen(version);
                 let withdrawn = shard.withdrawn.load(Ordering::SeqCst);
                 assert!(version == 2 || !withdrawn, "works with a withdrawn table");
-                gate.park();
+                drop(running);
             });
             model.version.store(2, Ordering::Release);
             if behind(&model.gate, 2) == 0 {

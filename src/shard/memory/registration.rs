@@ -68,6 +68,12 @@ impl Registration {
         Arc::ptr_eq(&self.registry, registry)
     }
 
+    /// Who made it.
+    #[cfg(test)]
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Takes it out of use; see [`Registry::withdraw`].
     pub fn withdraw(&self, timeout: Duration) -> Result<()> {
         self.registry.withdraw(self, timeout)

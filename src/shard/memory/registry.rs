@@ -53,6 +53,8 @@ pub(crate) struct Registry {
     writer: std::sync::Mutex<Writer>,
     #[cfg(test)]
     pub(super) locks_taken: Counter,
+    #[cfg(test)]
+    breaks_shards: std::sync::atomic::AtomicBool,
 }
 
 impl Registry {
@@ -77,6 +79,8 @@ impl Registry {
             }),
             #[cfg(test)]
             locks_taken: Counter::new(0),
+            #[cfg(test)]
+            breaks_shards: false.into(),
         })
     }
 
@@ -353,6 +357,17 @@ impl Registry {
     pub(super) fn books(&self) -> usize {
         let writer = self.lock();
         writer.live.len() + writer.unconfirmed.len()
+    }
+
+    /// Every shard panics in its next turn.
+    #[cfg(test)]
+    pub(crate) fn break_shards(&self) {
+        self.breaks_shards.store(true, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn break_if_told(&self) {
+        assert!(!self.breaks_shards.load(Ordering::Relaxed), "a shard that a test breaks");
     }
 
     /// Whether this process is a child of the one that made the registry. One getpid(2).

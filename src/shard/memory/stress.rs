@@ -116,7 +116,7 @@ impl World {
         let gate = self.registry.gate(shard);
         let (mut served, mut turns) = (0, 0u64);
         while self.serves() {
-            gate.enter(&self.registry);
+            let running = gate.enter();
             // One shard never parks, so that only its turns let a withdrawal go on.
             while self.serves() {
                 view.begin_turn(shard);
@@ -143,7 +143,7 @@ impl World {
                     break;
                 }
             }
-            gate.park();
+            drop(running);
             thread::yield_now();
         }
         served

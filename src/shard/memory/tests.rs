@@ -410,9 +410,8 @@ fn a_withdrawal_that_a_shard_does_not_confirm_keeps_the_memory() {
     });
     let address = memory.address();
     let registration = registry.register(memory, 0, 64, RW).unwrap();
-    let gate = registry.gate(ShardIndex(1));
+    let _running = registry.gate(ShardIndex(1)).enter();
     let view = View::new(Arc::clone(&registry));
-    gate.enter(&registry);
     view.begin_turn(ShardIndex(1));
     match registration.withdraw_in_time().unwrap_err() {
         Error::Unquiesced { what, outstanding } => {
@@ -443,7 +442,7 @@ fn a_table_taken_in_the_middle_of_a_turn_is_told_with_the_next_turn() {
     let (registry, (memory, drops)) = (registry(), watched(64));
     let registration = registry.register(memory, 0, 64, RW).unwrap();
     let (shard, region) = (ShardIndex(0), key(&registration));
-    registry.gate(shard).enter(&registry);
+    let _running = registry.gate(shard).enter();
     let view = View::new(Arc::clone(&registry));
     view.begin_turn(shard);
     registration.withdraw(Duration::ZERO).unwrap_err();
@@ -463,12 +462,11 @@ fn a_later_withdrawal_lets_go_of_what_an_earlier_one_held() {
     let (registry, (memory, drops)) = (registry(), watched(64));
     let first = registry.register(memory, 0, 64, RW).unwrap();
     let second = registry.register(plain(64), 0, 64, RW).unwrap();
-    let gate = registry.gate(ShardIndex(0));
-    gate.enter(&registry);
+    let running = registry.gate(ShardIndex(0)).enter();
     first.withdraw(Duration::ZERO).unwrap_err();
     drop(first);
     assert!(not_yet(&drops));
-    gate.park();
+    drop(running);
     second.withdraw(Duration::ZERO).unwrap();
     dropped_once(&drops);
     assert_eq!(registry.books(), 0);
@@ -479,7 +477,7 @@ fn a_later_withdrawal_lets_go_of_what_an_earlier_one_held() {
 fn what_was_never_confirmed_goes_with_the_registry() {
     let (registry, (memory, drops)) = (registry(), watched(64));
     let registration = registry.register(memory, 0, 64, RW).unwrap();
-    registry.gate(ShardIndex(0)).enter(&registry);
+    std::mem::forget(registry.gate(ShardIndex(0)).enter());
     registration.withdraw(Duration::ZERO).unwrap_err();
     drop(registration);
     assert!(not_yet(&drops));
@@ -492,9 +490,7 @@ fn what_was_never_confirmed_goes_with_the_registry() {
 fn a_parked_shard_is_not_waited_for() {
     let (registry, (memory, drops)) = (registry(), watched(64));
     let registration = registry.register(memory, 0, 64, RW).unwrap();
-    let gate = registry.gate(ShardIndex(0));
-    gate.enter(&registry);
-    gate.park();
+    drop(registry.gate(ShardIndex(0)).enter());
     registration.withdraw(Duration::ZERO).unwrap();
     registration.withdraw(Duration::ZERO).unwrap();
     registration.read_at(0, &mut [0; 64]).unwrap();

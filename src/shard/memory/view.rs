@@ -83,6 +83,8 @@ impl View {
     /// # Panics
     /// If the shard is not one of those that the registry was made for.
     pub fn begin_turn(&self, shard: ShardIndex) {
+        #[cfg(test)]
+        self.registry.break_if_told();
         self.refresh();
         self.registry.gate(shard).seen(self.version());
     }
