@@ -84,7 +84,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::shard::memory::{Backing, View};
+    use crate::shard::memory::{Backing, Pinned, View};
     use crate::types::ShardIndex;
     use crate::{EngineConfig, TransferEngine};
 
@@ -127,9 +127,12 @@ mod tests {
         let (address, again) = (memory.address(), memory.clone());
         let mut view = View::new(registry);
         memory.unregister().unwrap();
-        view.pin(address, 100).unwrap().release_on_caller();
+        match view.pin_further(address, 100, &[]).unwrap() {
+            Pinned::New(pin) => pin.release_on_caller(),
+            Pinned::Held(at) => panic!("pin {at} of a call without pins"),
+        }
         again.unregister().unwrap();
-        assert_eq!(view.pin(address, 100).unwrap_err().code(), "not_registered");
+        assert_eq!(view.pin_further(address, 100, &[]).unwrap_err().code(), "not_registered");
         assert_eq!(view.registry().counters().registrations, 0);
     }
 

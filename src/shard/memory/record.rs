@@ -128,22 +128,6 @@ impl Record {
         self.address + self.length
     }
 
-    /// Whether all of `[address, address + length)` lies inside. False for a range that wraps.
-    #[cfg(test)]
-    pub const fn covers(&self, address: u64, length: u64) -> bool {
-        match address.checked_add(length) {
-            Some(end) => address >= self.address && end <= self.end(),
-            None => false,
-        }
-    }
-
-    /// The address of `length` bytes at `offset`.
-    #[cfg(test)]
-    pub fn range(&self, offset: u64, length: u64) -> Result<u64, crate::types::range::RangeError> {
-        let range = crate::types::SegmentRange::new(offset, length, self.length)?;
-        Ok(self.address + range.start())
-    }
-
     /// Whether the registration was withdrawn.
     pub fn is_closed(&self) -> bool {
         self.users.is_closed()

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::types::{Permission, RegionKey, ShardIndex, TransferOp};
 
 use super::sys::external_atomics;
+use super::tests::pin;
 use super::*;
 
 /// One registrar's memory, and what others may know of it.
@@ -92,7 +93,7 @@ impl World {
         while self.runs() {
             view.refresh();
             for slot in self.slots {
-                match view.pin(slot.address(), 64) {
+                match pin(&mut view, slot.address(), 64) {
                     Ok(pin) => {
                         assert!(slot.is_alive());
                         thread::yield_now();
@@ -129,8 +130,8 @@ impl World {
                     let id = slot.id.load(Ordering::Acquire);
                     let generation = slot.generation.load(Ordering::Relaxed);
                     let key = RegionKey { id, generation };
-                    if let Ok((address, lease)) = view.resolve(key, 8, 8, TransferOp::Read) {
-                        assert_eq!(address, slot.address() + 8);
+                    if let Ok((address, length, lease)) = view.hold(key, TransferOp::Read) {
+                        assert_eq!((address, length), (slot.address(), 64));
                         assert!(slot.is_alive());
                         thread::yield_now();
                         assert!(slot.is_alive());

@@ -55,6 +55,14 @@ fn key(registration: &Registration) -> RegionKey {
     registration.record().key
 }
 
+/// The claim of a call's first range.
+pub(super) fn pin(view: &mut View, address: u64, length: u64) -> Result<Pin, Error> {
+    match view.pin_further(address, length, &[])? {
+        Pinned::New(pin) => Ok(pin),
+        Pinned::Held(at) => panic!("pin {at} of a call without pins"),
+    }
+}
+
 fn dropped_once(drops: &Receiver<String>) -> String {
     let by = drops.recv_timeout(SOON).unwrap();
     assert!(drops.try_recv().is_err(), "dropped twice");
@@ -76,9 +84,9 @@ fn core_021_the_same_range_again_is_one_more_reference() {
     assert_eq!(registry.counters().registrations, 1);
     let (address, mut view) = (memory.address(), View::new(Arc::clone(&registry)));
     drop(first);
-    view.pin(address, 4096).unwrap().release_on_caller();
+    pin(&mut view, address, 4096).unwrap().release_on_caller();
     drop(again);
-    assert_eq!(view.pin(address, 4096).unwrap_err().code(), "not_registered");
+    assert_eq!(pin(&mut view, address, 4096).unwrap_err().code(), "not_registered");
     assert_eq!(registry.counters(), MemoryCounters::default());
 }
 
@@ -89,13 +97,13 @@ fn core_022_adjacent_registrations_do_not_join() {
     let low = registry.register(memory.clone(), 0, 4096, RW).unwrap();
     let high = registry.register(memory.clone(), 4096, 4096, RW).unwrap();
     let mut view = View::new(registry);
-    let error = view.pin(memory.address() + 4000, 200).unwrap_err();
+    let error = pin(&mut view, memory.address() + 4000, 200).unwrap_err();
     assert_eq!(error.code(), "not_registered");
     let nearest = format!("the nearest is 4096 bytes at {:#x}", memory.address());
     assert!(error.to_string().contains(&nearest), "{error}");
     assert_eq!((low.record().users(), high.record().users()), (0, 0));
     for (offset, record) in [(4000, low.record()), (4096, high.record())] {
-        let pin = view.pin(memory.address() + offset, 96).unwrap();
+        let pin = pin(&mut view, memory.address() + offset, 96).unwrap();
         assert_eq!(pin.record().key, record.key);
         pin.release_on_caller();
     }
@@ -120,7 +128,7 @@ fn core_023_a_batch_is_published_whole_or_not_at_all() {
     assert_eq!(registry.counters().registrations, 0);
     assert_eq!(registry.counters().registration_failures, 3);
     let mut view = View::new(Arc::clone(&registry));
-    assert!(view.pin(memory.address(), 100).is_err());
+    assert!(pin(&mut view, memory.address(), 100).is_err());
 
     let good = [request(0, 100), request(8000, 192), request(0, 100)];
     let handles = registry.register_batch(&good).unwrap();
@@ -143,7 +151,7 @@ fn core_024_impossible_ranges_are_invalid_requests() {
     let _all = registry.register(memory.clone(), 0, 4096, RW).unwrap();
     let mut view = View::new(Arc::clone(&registry));
     for (address, length) in [(memory.address(), 0), (u64::MAX, 2), (0, MAX_LENGTH + 1)] {
-        assert_eq!(view.pin(address, length).unwrap_err().code(), "invalid_request");
+        assert_eq!(pin(&mut view, address, length).unwrap_err().code(), "invalid_request");
         assert_eq!(registry.locate(address, length).unwrap_err().code(), "invalid_request");
     }
 }
@@ -159,8 +167,9 @@ fn core_025_an_owner_outlives_admitted_work_and_is_not_dropped_on_a_shard() {
     let shared = Arc::clone(&registry);
     let drops = named("shard", move || {
         let view = View::new(Arc::clone(&shared));
-        let (address, lease) = view.resolve(region, 96, 4000, TransferOp::Read).unwrap();
-        assert_eq!(address, lease.record().unwrap().address + 96);
+        let (address, length, lease) = view.hold(region, TransferOp::Read).unwrap();
+        assert_eq!((address, length), (registration.record().address, 4096));
+        assert_eq!(registration.record().users(), 1);
         drop(registration);
         assert_eq!(shared.counters().retained_after_unregister_bytes, 4096);
         assert!(not_yet(&drops), "the lease holds it");
@@ -178,7 +187,7 @@ fn a_pin_released_on_a_shard_sends_the_owner_to_the_reaper_and_on_a_caller_drops
         let (registry, (memory, drops)) = (registry(), watched(64));
         let address = memory.address();
         let registration = registry.register(memory, 0, 64, RW).unwrap();
-        let pin = View::new(registry).pin(address + 8, 8).unwrap();
+        let pin = pin(&mut View::new(registry), address + 8, 8).unwrap();
         drop(registration);
         assert!(not_yet(&drops));
         named(thread, move || {
@@ -203,15 +212,15 @@ fn core_026_nothing_starts_after_unregister_returned() {
     let mut stale = View::new(Arc::clone(&registry));
     let stale_shard = View::new(Arc::clone(&registry));
     drop(registration);
-    assert_eq!(stale.pin(memory.address(), 1).unwrap_err().code(), "not_registered");
+    assert_eq!(pin(&mut stale, memory.address(), 1).unwrap_err().code(), "not_registered");
     assert_eq!(
-        stale_shard.resolve(region, 0, 1, TransferOp::Read).unwrap_err(),
+        stale_shard.hold(region, TransferOp::Read).unwrap_err(),
         Denied::Gone,
         "a stale table names it, its word does not let in"
     );
     for _ in 0..4 {
         let (registry, address) = (Arc::clone(&registry), memory.address());
-        let error = named("other", move || View::new(registry).pin(address, 1).unwrap_err());
+        let error = named("other", move || pin(&mut View::new(registry), address, 1).unwrap_err());
         assert_eq!(error.code(), "not_registered");
         assert!(error.to_string().contains("none exists"), "{error}");
     }
@@ -233,10 +242,12 @@ fn core_027_a_new_owner_at_the_same_address_is_another_region() {
     let new = key(&registration);
     assert!(new.id != old.id && new.generation != 0);
     for guess in [old, RegionKey { generation: old.generation, ..new }] {
-        assert_eq!(view.resolve(guess, 0, 1, TransferOp::Write).unwrap_err(), Denied::Gone);
+        assert_eq!(view.hold(guess, TransferOp::Write).unwrap_err(), Denied::Gone);
     }
-    drop(view.resolve(new, 0, 256, TransferOp::Write).unwrap());
-    view.pin(bytes.as_ptr().addr() as u64, 256).unwrap().release_on_caller();
+    let (address, length, lease) = view.hold(new, TransferOp::Write).unwrap();
+    assert_eq!((address, length), (bytes.as_ptr().addr() as u64, 256));
+    drop(lease);
+    pin(&mut view, bytes.as_ptr().addr() as u64, 256).unwrap().release_on_caller();
 }
 
 /// CORE-028: the limit is named, and one release makes room.
@@ -291,7 +302,7 @@ fn core_030_location_queries_take_no_lock() {
     let record = registration.record();
     assert_eq!((record.address, record.length), (memory.address() + 1024, 2048));
     assert!(registry.locate(memory.address() + 3000, 100).is_err(), "past the registration");
-    View::new(Arc::clone(&registry)).pin(part.address, 7).unwrap().release_on_caller();
+    pin(&mut View::new(Arc::clone(&registry)), part.address, 7).unwrap().release_on_caller();
     assert_eq!(registry.locks_taken.load(Ordering::Relaxed), locks);
 }
 
@@ -317,8 +328,10 @@ fn core_031_overlapping_owners_from_eight_threads() {
                     } else {
                         drop(own);
                     }
-                    let pin = view.pin(address + thread * 8, 1).unwrap();
-                    assert!(pin.record().covers(address + thread * 8, 1));
+                    let pin = pin(&mut view, address + thread * 8, 1).unwrap();
+                    let record = pin.record();
+                    let inside = record.address..record.end();
+                    assert!(inside.contains(&(address + thread * 8)));
                     pin.release_on_caller();
                     all_drops.push(drops);
                 }
@@ -352,7 +365,7 @@ fn the_highest_start_wins_and_the_older_on_a_tie() {
     let longer = register(400, 600);
     let mut view = View::new(Arc::clone(&registry));
     let mut answer = |offset, length| {
-        let pin = view.pin(address + offset, length).unwrap();
+        let pin = pin(&mut view, address + offset, length).unwrap();
         pin.release_on_caller();
         pin.record().key
     };
@@ -362,6 +375,59 @@ fn the_highest_start_wins_and_the_older_on_a_tie() {
     drop(older);
     assert_eq!(answer(550, 51), key(&younger));
     assert_eq!(answer(399, 2), key(&whole));
+}
+
+/// Ranges of one call claim a registration once, however many lie in it, and a call that has it goes on
+/// with it when it is withdrawn meanwhile.
+#[test]
+fn a_call_claims_each_registration_once() {
+    let (registry, memory) = (registry(), plain(8192));
+    let low = registry.register(memory.clone(), 0, 4096, RW).unwrap();
+    let high = registry.register(memory.clone(), 4096, 4096, RW).unwrap();
+    let (address, mut view) = (memory.address(), View::new(Arc::clone(&registry)));
+    let mut held = Vec::new();
+    let mut further =
+        |offset, held: &mut Vec<Pin>| match view.pin_further(address + offset, 96, held)? {
+            Pinned::Held(at) => Ok(at),
+            Pinned::New(pin) => {
+                held.push(pin);
+                Ok(held.len() - 1)
+            }
+        };
+    let mut answer =
+        |offset, held: &mut Vec<Pin>| further(offset, held).map_err(|error: Error| error.code());
+    for (offset, at) in [(0, 0), (4000, 0), (4096, 1), (100, 0), (8000, 1)] {
+        assert_eq!(answer(offset, &mut held), Ok(at), "{offset}");
+    }
+    assert_eq!(held.len(), 2);
+    assert_eq!((low.record().users(), high.record().users()), (1, 1));
+    assert_eq!(answer(4050, &mut held), Err("not_registered"), "lies in neither");
+    low.withdraw(Duration::ZERO).unwrap();
+    assert_eq!(answer(200, &mut held), Ok(0), "a table that still names it");
+    assert_eq!(answer(200, &mut Vec::new()), Err("not_registered"));
+    assert_eq!(answer(4096, &mut held), Ok(1));
+    held.iter().for_each(Pin::release_on_caller);
+    drop((low, high));
+    assert_eq!(registry.counters(), MemoryCounters::default());
+}
+
+/// Of two registrations around a range a call goes on with the better one, also if it holds the other.
+#[test]
+fn a_pin_of_a_worse_registration_does_not_keep_from_the_better_one() {
+    let (registry, memory) = (registry(), plain(8192));
+    let _whole = registry.register(memory.clone(), 0, 8192, RW).unwrap();
+    let part = registry.register(memory.clone(), 4096, 4096, RW).unwrap();
+    let mut view = View::new(registry);
+    let first = pin(&mut view, memory.address(), 96).unwrap();
+    let held = [first];
+    match view.pin_further(memory.address() + 4096, 96, &held).unwrap() {
+        Pinned::New(pin) => {
+            assert_eq!(pin.record().key, key(&part));
+            pin.release_on_caller();
+        }
+        Pinned::Held(at) => panic!("pin {at}"),
+    }
+    held[0].release_on_caller();
 }
 
 /// CORE-037: a local registration is not described and no guess of its id reaches it.
@@ -384,15 +450,17 @@ fn core_037_local_registrations_are_invisible_to_peers() {
     assert_eq!((regions[0].length, regions[0].permission), (1024, Permission::RemoteRead));
 
     let view = View::new(Arc::clone(&registry));
-    let resolve = |of, offset, op| view.resolve(of, offset, 24, op).map(|(address, _)| address);
+    let hold = |of, op| view.hold(of, op).map(|(address, length, _)| (address, length));
     for op in [TransferOp::Read, TransferOp::Write] {
-        assert_eq!(resolve(key(&local), 0, op), Err(Denied::Gone));
+        assert_eq!(hold(key(&local), op), Err(Denied::Gone));
     }
-    assert_eq!(resolve(key(&read), 1000, TransferOp::Read), Ok(memory.address() + 3048));
-    assert_eq!(resolve(key(&read), 0, TransferOp::Write), Err(Denied::Permission));
-    assert_eq!(resolve(key(&write), 0, TransferOp::Read), Err(Denied::Permission));
-    for offset in [1001, 1024, u64::MAX] {
-        assert_eq!(resolve(key(&read), offset, TransferOp::Read), Err(Denied::Range));
+    assert_eq!(hold(key(&read), TransferOp::Read), Ok((memory.address() + 2048, 1024)));
+    assert_eq!(hold(key(&read), TransferOp::Write), Err(Denied::Permission));
+    assert_eq!(hold(key(&write), TransferOp::Read), Err(Denied::Permission));
+    let other = RegionKey { generation: key(&write).generation + 1, ..key(&write) };
+    assert_eq!(hold(other, TransferOp::Read), Err(Denied::Gone), "the generation comes first");
+    for registration in [&local, &read, &write] {
+        assert_eq!(registration.record().users(), 0, "nobody is left behind by a refusal");
     }
     drop(read);
     assert_ne!(registry.describe().0, next);
@@ -421,7 +489,7 @@ fn a_withdrawal_that_a_shard_does_not_confirm_keeps_the_memory() {
         other => panic!("{other}"),
     }
     assert_eq!(rings.load(Ordering::Relaxed), 1);
-    let pinned = View::new(Arc::clone(&registry)).pin(address, 1);
+    let pinned = pin(&mut View::new(Arc::clone(&registry)), address, 1);
     assert_eq!(pinned.unwrap_err().code(), "not_registered");
     assert_eq!(registration.withdraw(Duration::ZERO).unwrap_err().code(), "unquiesced");
     drop(registration);

@@ -40,9 +40,6 @@ pub(crate) enum Pinned {
 pub(crate) enum Denied {
     /// No region of that id and generation is remotely visible now.
     Gone,
-    /// The range does not lie inside the region.
-    #[cfg(test)]
-    Range,
     /// The region does not grant the direction.
     Permission,
 }
@@ -90,23 +87,13 @@ impl View {
     }
 
     /// Claims the live registration that contains the range: of several the one with the highest start,
-    /// of equal ones the oldest. A miss looks once more at the newest table, so a range that was
-    /// registered by any thread before this call is found.
+    /// of equal ones the oldest; one that is closed between look-up and claim is passed over. A miss looks
+    /// once more at the newest table, so a range that was registered by any thread before this call is
+    /// found. A registration that the call has pinned, as one of `held`, is named again and not claimed
+    /// twice.
     ///
     /// Fails with `NotRegistered`, which names the nearest registration, and with `InvalidRequest` for a
     /// range that is empty or wraps. Nothing is claimed then.
-    #[cfg(test)]
-    pub fn pin(&mut self, address: u64, length: u64) -> Result<Pin, crate::error::Error> {
-        check_range(address, length)?;
-        if let Some(pin) = self.try_pin(address, length) {
-            return Ok(pin);
-        }
-        let again = if self.refresh() { self.try_pin(address, length) } else { None };
-        again.ok_or_else(|| not_registered(&self.current.borrow().table, address, length))
-    }
-
-    /// As [`pin`](Self::pin) for one more range of a call that holds pins already: a registration that
-    /// the call has pinned is named again and not claimed twice.
     pub fn pin_further(
         &mut self,
         address: u64,
@@ -131,7 +118,8 @@ impl View {
     }
 
     /// Shard side: a claim on a whole region for operations in one direction, with its first byte and
-    /// length. Checks in this order that it lives, is of that generation, and grants the direction.
+    /// length. Checks in this order that it lives, is of that generation, and grants the direction. A
+    /// miss looks once more at the newest table, so a region that a peer was told of is found.
     pub fn hold(&self, key: RegionKey, op: TransferOp) -> Result<(u64, u64, Lease), Denied> {
         match self.try_hold(key, op) {
             Err(Denied::Gone) if self.refresh() => self.try_hold(key, op),
@@ -156,56 +144,10 @@ impl View {
         Ok((record.address, record.length, lease))
     }
 
-    /// A registration that is closed between look-up and claim is passed over for the next best.
-    #[cfg(test)]
-    fn try_pin(&self, address: u64, length: u64) -> Option<Pin> {
-        self.current.borrow().table.containing(address, length, Pin::of)
-    }
-
-    /// Shard side: the address of a peer's range, and a lease that keeps it valid. Checks in this order
-    /// that the region lives, is of that generation, contains the range and grants the direction. A miss
-    /// looks once more at the newest table, so a region that a peer was told of is found.
-    #[cfg(test)]
-    pub fn resolve(
-        &self,
-        key: RegionKey,
-        offset: u64,
-        length: u64,
-        op: TransferOp,
-    ) -> Result<(u64, Lease), Denied> {
-        match self.try_resolve(key, offset, length, op) {
-            Err(Denied::Gone) if self.refresh() => self.try_resolve(key, offset, length, op),
-            answer => answer,
-        }
-    }
-
     /// Whether the cached table has a region of that id.
     #[cfg(test)]
     pub(super) fn names(&self, id: u64) -> bool {
         self.current.borrow().table.region(id).is_some()
-    }
-
-    #[cfg(test)]
-    fn try_resolve(
-        &self,
-        key: RegionKey,
-        offset: u64,
-        length: u64,
-        op: TransferOp,
-    ) -> Result<(u64, Lease), Denied> {
-        let snapshot = self.current.borrow();
-        let (position, record) = snapshot.table.region(key.id).ok_or(Denied::Gone)?;
-        if record.key != key || record.is_closed() {
-            return Err(Denied::Gone);
-        }
-        let address = record.range(offset, length).map_err(|_| Denied::Range)?;
-        if !record.permission.allows(op) {
-            return Err(Denied::Permission);
-        }
-        if !record.pin() {
-            return Err(Denied::Gone);
-        }
-        Ok((address, Lease { snapshot: Rc::clone(&snapshot), position }))
     }
 }
 
