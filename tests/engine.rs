@@ -1,4 +1,5 @@
 //! Construction, endpoints, epochs, and what two engines of one process do together.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -6,7 +7,8 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{Pair, SOON, engine, engine_with, pattern};
+use common::child::{Part, part};
+use common::{Pair, SOON, engine, engine_with, eventually, pattern, pause, threads};
 use orbite::{
     EngineConfig, Error, Permission, SourceEpoch, TransferEngine, TransferOp, TransferRequest,
     Transport,
@@ -192,17 +194,58 @@ fn a_peer_that_closed_is_told_apart_from_one_that_is_gone() {
     assert!(told, "{error}");
 }
 
+/// The process of a test that counts what is left, if this is one.
+#[test]
+fn process_of_its_own() {
+    match part() {
+        None => {}
+        Some((name, _)) if name == "leave nothing" => leave_nothing(),
+        Some((name, _)) => panic!("no part {name}"),
+    }
+}
+
 #[test]
 fn many_engines_start_at_once_and_leave_nothing() {
-    let before = std::fs::read_dir("/proc/self/fd").unwrap().count();
-    std::thread::scope(|scope| {
-        for _ in 0..16 {
-            scope.spawn(|| {
-                let engine = engine_with(|config| config.shards.count = 1);
-                assert!(engine.endpoint().starts_with("127.0.0.1:"));
-            });
+    Part::start("process_of_its_own", "leave nothing", "").succeed();
+}
+
+/// Descriptors and threads of this process, one descriptor of them the folder's.
+fn left() -> (usize, usize) {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    (descriptors, threads(std::process::id()).len())
+}
+
+fn leave_nothing() {
+    // What the process keeps for all engines is made by the first ones.
+    use_two_engines();
+    eventually("they are gone", || engines_threads() == 0);
+    // Their connections may end a moment later.
+    pause(Duration::from_secs(1));
+    let before = left();
+    for round in 0..3 {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(use_two_engines);
+            }
+        });
+        eventually(&format!("{before:?} are left after round {round}"), || left() == before);
+    }
+}
+
+/// Bytes both ways on both kinds of lane between two engines that are dropped without a close.
+fn use_two_engines() {
+    let start = || engine_with(|config| config.shards.count = 1);
+    let pair = Pair::of(start(), start(), 2 << 20, Permission::RemoteReadWrite);
+    for op in [TransferOp::Write, TransferOp::Read] {
+        for length in [4096, 2 << 20] {
+            pair.complete(op, &[pair.request(0, 0, length)]);
         }
-    });
-    let after = std::fs::read_dir("/proc/self/fd").unwrap().count();
-    assert!(after <= before + 16, "{before} descriptors before, {after} after");
+    }
+}
+
+/// Shard threads of this process.
+fn engines_threads() -> usize {
+    let shared = ["orbite-control", "orbite-reaper"];
+    let is_shard = |name: &str| name.starts_with("orbite-") && !shared.contains(&name);
+    threads(std::process::id()).iter().filter(|(_, name)| is_shard(name)).count()
 }
