@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::child::{Part, part};
 use common::{Pair, SOON, engine, engine_with, eventually, pattern, pause, threads};
 use orbite::{
-    EngineConfig, Error, Permission, SourceEpoch, TransferEngine, TransferOp, TransferRequest,
-    Transport,
+    EngineConfig, Error, Permission, PinMode, SourceEpoch, TransferEngine, TransferOp,
+    TransferRequest, Transport,
 };
 
 /// CORE-001: one numeric loopback endpoint with the real port, and resolved automatic values.
@@ -248,4 +248,98 @@ fn engines_threads() -> usize {
     let shared = ["orbite-control", "orbite-reaper"];
     let is_shard = |name: &str| name.starts_with("orbite-") && !shared.contains(&name);
     threads(std::process::id()).iter().filter(|(_, name)| is_shard(name)).count()
+}
+
+/// Two shards in each engine: whichever one a call or a connection comes to, the bytes are right.
+#[test]
+fn engines_of_two_shards_move_bytes_both_ways() {
+    const SIZE: usize = 3 << 20;
+    const PART: u64 = 64 << 10;
+    let start = || {
+        engine_with(|config| {
+            config.shards.count = 2;
+            config.shards.pin = PinMode::Off;
+        })
+    };
+    let pair = Pair::of(start(), start(), SIZE, Permission::RemoteReadWrite);
+    for engine in [&pair.source, &pair.requester] {
+        assert_eq!(engine.config().shards.count, 2);
+        assert_eq!(common::engine_threads(engine).len(), 2);
+    }
+    // Calls are spread over the shards, so enough of them meet both.
+    for round in 0..16u64 {
+        let (sent, taken) = (pattern(10 + round, SIZE), pattern(100 + round, SIZE));
+        pair.local.write_at(0, &sent).unwrap();
+        pair.complete(TransferOp::Write, &[pair.request(0, 0, SIZE as u64)]);
+        assert!(common::bytes(&pair.remote) == sent, "round {round}");
+        pair.remote.write_at(0, &taken).unwrap();
+        pair.complete(TransferOp::Read, &[pair.request(0, 0, SIZE as u64)]);
+        assert!(common::bytes(&pair.local) == taken, "round {round}");
+        // Small ones, in the opposite order there.
+        let parts = SIZE as u64 / PART;
+        let turned: Vec<_> =
+            (0..parts).map(|at| pair.request(at * PART, (parts - 1 - at) * PART, 4096)).collect();
+        pair.complete(TransferOp::Write, &turned);
+        let mut expected = taken.clone();
+        for at in 0..parts as usize {
+            let (from, to) = (at * PART as usize, (parts as usize - 1 - at) * PART as usize);
+            expected[to..to + 4096].copy_from_slice(&taken[from..from + 4096]);
+        }
+        assert!(common::bytes(&pair.remote) == expected, "round {round}");
+        pair.local.write_at(0, &vec![0; SIZE]).unwrap();
+        pair.complete(TransferOp::Read, &turned);
+        let local = common::bytes(&pair.local);
+        for at in 0..parts as usize {
+            let (to, from) = (at * PART as usize, (parts as usize - 1 - at) * PART as usize);
+            assert!(local[to..to + 4096] == expected[from..from + 4096], "round {round} part {at}");
+            assert!(local[to + 4096..to + PART as usize].iter().all(|&byte| byte == 0));
+        }
+    }
+    for shard in pair.requester.stats().shards {
+        assert!(shard.frames_sent > 0, "a shard that no call came to: {shard:?}");
+    }
+    for shard in pair.source.stats().shards {
+        assert!(shard.frames_served > 0, "a shard that served nothing: {shard:?}");
+    }
+    // Every shard confirms, and both ends close in order.
+    pair.source.unregister_memory(pair.remote).unwrap();
+    pair.requester.unregister_memory(pair.local).unwrap();
+    assert_eq!(pair.source.stats().retained_after_unregister_bytes, 0);
+    pair.requester.close(SOON).unwrap();
+    pair.source.close(SOON).unwrap();
+}
+
+/// Threads that call at once, each with memory of its own, through engines of two shards.
+#[test]
+fn threads_share_engines_of_two_shards() {
+    const SIZE: usize = 300_000;
+    let start = || {
+        engine_with(|config| {
+            config.shards.count = 2;
+            config.shards.pin = PinMode::Off;
+        })
+    };
+    let (one, two) = (start(), start());
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (here, there) = if thread % 2 == 0 { (&one, &two) } else { (&two, &one) };
+            scope.spawn(move || {
+                let pair = Pair::of(there.clone(), here.clone(), SIZE, Permission::RemoteReadWrite);
+                for round in 0..20 {
+                    let seed = thread << 8 | round;
+                    pair.local.write_at(0, &pattern(seed, SIZE)).unwrap();
+                    pair.complete(TransferOp::Write, &[pair.request(0, 0, SIZE as u64)]);
+                    pair.local.write_at(0, &vec![0; SIZE]).unwrap();
+                    pair.complete(TransferOp::Read, &[pair.request(0, 0, SIZE as u64)]);
+                    assert!(common::bytes(&pair.local) == pattern(seed, SIZE), "{seed}");
+                }
+                here.unregister_memory(pair.local).unwrap();
+                there.unregister_memory(pair.remote).unwrap();
+            });
+        }
+    });
+    for engine in [one, two] {
+        assert_eq!(engine.stats().registrations, 0);
+        engine.close(SOON).unwrap();
+    }
 }
