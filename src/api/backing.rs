@@ -84,9 +84,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::api::config::EngineConfig;
+    use crate::api::engine::TransferEngine;
     use crate::shard::memory::{Backing, Pinned, View};
     use crate::types::ShardIndex;
-    use crate::{EngineConfig, TransferEngine};
 
     fn registered(length: u64, permission: Permission) -> (Arc<Registry>, RegisteredMemory) {
         let registry = Registry::new(8, 1);
