@@ -286,6 +286,44 @@ fn a_refused_run_ends_the_call_after_the_good_prefix() {
     assert_eq!(pair.requester.stats().tasks_canceled, 1);
 }
 
+/// Of two frames that are refused, the good part of the first goes again and nothing of the second: its
+/// requests stand behind one that failed.
+#[test]
+fn what_stands_behind_a_refused_request_is_never_sent_again() {
+    const COUNT: u64 = 512;
+    let pair = Pair::new(64 << 10, Permission::RemoteReadWrite);
+    let second =
+        pair.source.register_memory(pattern(4, 64 << 10), Permission::RemoteReadWrite).unwrap();
+    let segment = pair.requester.refresh_segment(&pair.segment, SOON).unwrap();
+    let gone = second.address();
+    pair.source.unregister_memory(second).unwrap();
+    let (local, good) = (pair.local.address(), pair.remote.address());
+    // Every other block, so that none joins its neighbour.
+    let request = |at: u64| {
+        let remote = if at % 2 == 0 { good } else { gone };
+        TransferRequest::new(Transport::Unspec, local + at * 128, remote + at * 128, 64)
+    };
+    let requests: Vec<_> = (0..COUNT).map(request).collect();
+    for round in 0..20 {
+        pair.remote.write_at(0, &pattern(1, 64 << 10)).unwrap();
+        let canceled = pair.requester.stats().tasks_canceled;
+        let op = TransferOp::Write;
+        let target = (&segment).into();
+        let report = pair.requester.submit_and_wait(op, &target, &requests, SOON).unwrap();
+        let failure = report.failure.unwrap();
+        assert_eq!(report.completed_requests, 1, "round {round}: {failure:?}");
+        assert_eq!((failure.request_index, failure.affected_requests), (1, 1), "round {round}");
+        assert!(matches!(failure.error, Error::StaleEpoch { .. }), "{}", failure.error);
+        assert_eq!(failure.remote_effect, RemoteEffect::None);
+        let mut expected = pattern(1, 64 << 10);
+        expected[..64].copy_from_slice(&pattern(2, 64));
+        assert!(bytes(&pair.remote) == expected, "round {round}: more than request 0 was written");
+        let canceled = pair.requester.stats().tasks_canceled - canceled;
+        // Request 0 completed, 1 failed; the first of the second frame failed if that was sent in time.
+        assert!((COUNT - 3..=COUNT - 2).contains(&canceled), "round {round}: {canceled}");
+    }
+}
+
 #[test]
 fn a_new_region_is_found_by_one_refresh() {
     let pair = Pair::new(4096, Permission::RemoteReadWrite);

@@ -6,9 +6,13 @@
 //! | slice posted | `Pending` | |
 //! | last slice done | `Completed` | |
 //! | slice failed | `Failed`, with the effect that is proved | takes no further owner |
-//! | frame refused | the first bad owner `Failed`; those before it go again once | takes no further owner |
+//! | frame refused | the first bad owner `Failed`; those before it go again, those after it `Canceled` | takes no further owner |
+//! | frame refused that lies behind a failed owner | the first bad one `Failed`, the others `Canceled` | |
 //! | canceled | not dispatched: `Canceled`; dispatched: `Timeout` | published now |
 //! | nothing posted, nothing left | the rest `Canceled` | published, drained |
+//!
+//! Invariant: once an owner failed, nothing behind it is handed to a rail any more, be it new or of a
+//! refused frame.
 
 use std::sync::Arc;
 
@@ -27,8 +31,13 @@ pub(crate) struct Active {
     end: u32,
     /// Slices posted and not ended.
     posted: u32,
-    /// Groups of a refused frame that were good: first owner and number.
-    again: Option<(u32, u32)>,
+    /// Owners of a refused frame that were good and wait to go again: from the cursor to the owner that
+    /// was refused. They all lie before `failed`.
+    again: Option<(Cursor, u32)>,
+    /// The lowest owner that failed.
+    failed: Option<u32>,
+    /// What ends the owners that are never dispatched and lie behind no failed one.
+    rest: Option<Fault>,
     /// The call was published; only drain is left.
     pub published: bool,
     /// It stands in a lane's queue.
@@ -59,37 +68,40 @@ pub(crate) struct Ended {
 impl Active {
     pub fn new(submission: Arc<Submission>, class: LaneClass) -> Self {
         let end = submission.owners.len() as u32;
-        let (cursor, again) = (Cursor::default(), None);
-        Self { submission, cursor, end, posted: 0, again, published: false, queued: false, class }
+        Self {
+            submission,
+            cursor: Cursor::default(),
+            end,
+            posted: 0,
+            again: None,
+            failed: None,
+            rest: None,
+            published: false,
+            queued: false,
+            class,
+        }
     }
 
     pub const fn posted(&self) -> u32 {
         self.posted
     }
 
+    /// Whether there is something to cut.
+    pub const fn has_next(&self) -> bool {
+        self.again.is_some() || self.cursor.owner < self.end
+    }
+
     /// The next cut, without taking it.
     pub fn next_cut(&self, limits: CutLimits) -> Option<(Cut, Cursor)> {
-        let owners = &self.submission.owners;
-        if let Some((first, count)) = self.again {
-            let mut at = Cursor { owner: first, skip: 0 };
-            let cut = at.next(owners.get(..(first + count) as usize)?, limits)?;
-            return Some((cut, at));
-        }
-        let mut at = self.cursor;
-        let cut = at.next(owners.get(..self.end as usize)?, limits)?;
+        let (mut at, end) = self.again.unwrap_or((self.cursor, self.end));
+        let cut = at.next(self.submission.owners.get(..end as usize)?, limits)?;
         Some((cut, at))
     }
 
     /// The cut was posted.
     pub fn posted_cut(&mut self, cut: &Cut, after: Cursor) {
-        match &mut self.again {
-            Some((first, count)) => {
-                *count -= cut.owners;
-                *first += cut.owners;
-                if *count == 0 {
-                    self.again = None;
-                }
-            }
+        match self.again {
+            Some((_, end)) => self.again = (after.owner < end).then_some((after, end)),
             None => self.cursor = after,
         }
         self.posted += 1;
@@ -120,9 +132,9 @@ impl Active {
             }
             SliceResult::Failed { fault, effect } => {
                 for owner in cut.owner..cut.owner + cut.owners {
-                    let left = self.submission.closed(owner);
+                    self.submission.closed(owner);
                     // Of a part, other parts may have changed bytes.
-                    let alone = !cut.is_part() || cut.skip == 0 && left == 0;
+                    let alone = !cut.is_part() || self.is_only_cut(cut);
                     let effect = if alone { effect } else { RemoteEffect::Unknown };
                     self.fail(owner, fault, effect, ended);
                 }
@@ -138,32 +150,30 @@ impl Active {
             self.submission.closed(owner);
         }
         if cut.is_part() {
-            let effect = if cut.skip == 0 && self.cursor.skip == cut.bytes {
-                RemoteEffect::None
-            } else {
-                RemoteEffect::Unknown
-            };
+            let effect =
+                if self.is_only_cut(cut) { RemoteEffect::None } else { RemoteEffect::Unknown };
             self.fail(cut.owner, fault, effect, ended);
             return;
         }
         // A refusal that marks none is about the whole frame.
-        let bad = if first_bad < cut.owners { first_bad } else { 0 };
-        if bad > 0 && !self.published {
-            for owner in cut.owner..cut.owner + bad {
-                let outcome = self.submission.outcome(owner);
+        let bad = cut.owner + if first_bad < cut.owners { first_bad } else { 0 };
+        // Refused with the frame, so all of it is proved untouched.
+        for owner in (cut.owner..cut.owner + cut.owners).filter(|owner| *owner != bad) {
+            let outcome = self.submission.outcome(owner);
+            if !outcome.is_terminal() {
                 let state = OwnerState::Queued;
                 self.submission.set_outcome(owner, Outcome { state, ..outcome });
             }
-            self.again = Some((cut.owner, bad));
         }
-        let first = cut.owner + bad;
-        self.fail(first, fault, RemoteEffect::None, ended);
-        for owner in first + 1..cut.owner + cut.owners {
-            let outcome = self.submission.outcome(owner);
-            // Refused with the frame, so proved untouched, and not attempted on its own.
-            let outcome = Outcome { attempts: 0, ..outcome };
-            self.end_owner(owner, outcome, Fault::Canceled, RemoteEffect::None, ended);
+        self.fail(bad, fault, RemoteEffect::None, ended);
+        // Behind the lowest failed owner nothing goes again; after a cancel nothing at all.
+        let behind = self.failed.is_some_and(|failed| failed < bad);
+        if bad > cut.owner && !behind && self.rest.is_none() && !self.published {
+            self.again = Some((Cursor { owner: cut.owner, skip: 0 }, bad));
+        } else {
+            self.end_queued(cut.owner..bad, ended);
         }
+        self.end_queued(bad + 1..cut.owner + cut.owners, ended);
     }
 
     /// The caller's deadline passed. What is not dispatched ends here; for the rest the rails are asked
@@ -171,37 +181,38 @@ impl Active {
     pub fn cancel(&mut self, ended: &mut Ended) -> Left {
         self.again = None;
         self.stop();
-        self.cancel_undispatched(ended);
+        self.rest.get_or_insert(Fault::Canceled);
+        self.end_queued(0..self.submission.owners.len() as u32, ended);
         self.left(ended)
     }
 
     /// Freezes what is still posted as timed out.
     pub fn publish_timeout(&mut self, fault: Fault, ended: &mut Ended) {
         for owner in 0..self.submission.owners.len() as u32 {
-            let outcome = self.submission.outcome(owner);
-            if !outcome.is_terminal() {
-                self.end_owner(owner, outcome, fault, RemoteEffect::Unknown, ended);
-            }
+            self.end_owner(owner, fault, RemoteEffect::Unknown, ended);
         }
         self.published = true;
     }
 
-    /// Ends everything that is not terminal with `fault`: no lane can be had. Nothing is posted.
+    /// No lane can be had: the first owner that waits ends with `fault`, those behind it are canceled.
+    /// What is posted runs to its end.
     pub fn fail_undispatched(&mut self, fault: Fault, ended: &mut Ended) -> Left {
         self.again = None;
-        let mut first = true;
-        for owner in 0..self.submission.owners.len() as u32 {
-            let outcome = self.submission.outcome(owner);
-            if outcome.state == OwnerState::Queued {
-                let fault = if first { fault } else { Fault::Canceled };
-                first = false;
-                self.end_owner(owner, outcome, fault, RemoteEffect::None, ended);
-            } else if outcome.state == OwnerState::Pending && self.posted == 0 {
-                // Cut in part: its other parts ended, the rest cannot follow.
-                self.end_owner(owner, outcome, fault, RemoteEffect::Unknown, ended);
+        self.stop();
+        self.rest.get_or_insert(fault);
+        let owners = 0..self.submission.owners.len() as u32;
+        let first = owners.clone().find_map(|owner| match self.submission.outcome(owner).state {
+            OwnerState::Queued => Some((owner, RemoteEffect::None)),
+            // Cut in part: the rest cannot follow.
+            OwnerState::Pending if !self.is_cut(owner) => Some((owner, RemoteEffect::Unknown)),
+            _ => None,
+        });
+        if let Some((first, effect)) = first {
+            if self.failed.is_none_or(|failed| first < failed) {
+                self.fail(first, fault, effect, ended);
             }
         }
-        self.stop();
+        self.end_queued(owners, ended);
         self.left(ended)
     }
 
@@ -209,9 +220,23 @@ impl Active {
         self.end = self.end.min(self.cursor.owner);
     }
 
+    /// Where the cutting of an owner stands.
+    fn cursor_of(&self, owner: u32) -> Cursor {
+        match self.again {
+            Some((at, end)) if (at.owner..end).contains(&owner) => at,
+            _ => self.cursor,
+        }
+    }
+
     /// Whether all of the owner's bytes were cut.
-    const fn is_cut(&self, owner: u32) -> bool {
-        owner < self.cursor.owner
+    fn is_cut(&self, owner: u32) -> bool {
+        owner < self.cursor_of(owner).owner
+    }
+
+    /// Whether nothing but this part of its owner was ever cut.
+    fn is_only_cut(&self, part: &Cut) -> bool {
+        let first = Cursor { owner: part.owner, skip: part.bytes };
+        part.skip == 0 && self.cursor_of(part.owner) == first
     }
 
     fn complete(&self, owner: u32, ended: &mut Ended) {
@@ -226,23 +251,42 @@ impl Active {
         }
     }
 
+    /// Ends an owner that was attempted, or would have been next. Nothing behind it is dispatched.
     fn fail(&mut self, owner: u32, fault: Fault, effect: RemoteEffect, ended: &mut Ended) {
         self.stop();
-        let outcome = self.submission.outcome(owner);
-        if !outcome.is_terminal() {
-            self.end_owner(owner, outcome, fault, effect, ended);
+        let failed = self.failed.map_or(owner, |failed| failed.min(owner));
+        self.failed = Some(failed);
+        self.end_owner(owner, fault, effect, ended);
+        // What waits to go again was one frame's: it lies before this owner as a whole, or not at all.
+        if let Some((at, end)) = self.again.take_if(|(at, _)| at.owner >= failed) {
+            self.end_queued(at.owner..end, ended);
         }
     }
 
-    fn end_owner(
-        &self,
-        owner: u32,
-        outcome: Outcome,
-        fault: Fault,
-        effect: RemoteEffect,
-        ended: &mut Ended,
-    ) {
-        if self.published {
+    /// Ends those of `owners` that are with no rail.
+    fn end_queued(&self, owners: std::ops::Range<u32>, ended: &mut Ended) {
+        for owner in owners {
+            let outcome = self.submission.outcome(owner);
+            if outcome.state == OwnerState::Queued {
+                // Not attempted on its own, whatever frame it was in.
+                self.submission.set_outcome(owner, Outcome { attempts: 0, ..outcome });
+                self.end_owner(owner, self.rest_fault(owner), RemoteEffect::None, ended);
+            }
+        }
+    }
+
+    /// What ends an owner that goes no further, for no reason of its own.
+    fn rest_fault(&self, owner: u32) -> Fault {
+        match (self.failed, self.rest) {
+            (Some(failed), _) if failed < owner => Fault::Canceled,
+            (_, rest) => rest.unwrap_or(Fault::Canceled),
+        }
+    }
+
+    /// Ends an owner, unless it has ended.
+    fn end_owner(&self, owner: u32, fault: Fault, effect: RemoteEffect, ended: &mut Ended) {
+        let outcome = self.submission.outcome(owner);
+        if self.published || outcome.is_terminal() {
             return;
         }
         let outcome = outcome.failed(self.submission.op, fault, effect);
@@ -258,31 +302,20 @@ impl Active {
         ended.unknown += u64::from(unknown);
     }
 
-    fn cancel_undispatched(&self, ended: &mut Ended) {
-        for owner in 0..self.submission.owners.len() as u32 {
-            let outcome = self.submission.outcome(owner);
-            if outcome.state == OwnerState::Queued {
-                self.end_owner(owner, outcome, Fault::Canceled, RemoteEffect::None, ended);
-            }
-        }
-    }
-
-    fn left(&mut self, ended: &mut Ended) -> Left {
-        let waits = self.again.is_some() || self.cursor.owner < self.end;
-        if self.posted > 0 || waits {
+    /// Whether something is posted or waits. If not, every owner has ended afterwards.
+    pub fn left(&self, ended: &mut Ended) -> Left {
+        if self.posted > 0 || self.has_next() {
             return Left::Work;
         }
-        if !self.published {
-            self.cancel_undispatched(ended);
-            // An owner that was cut in part and whose rest was stopped.
-            for owner in 0..self.submission.owners.len() as u32 {
-                let outcome = self.submission.outcome(owner);
-                if !outcome.is_terminal() {
-                    let fault = Fault::Canceled;
-                    self.end_owner(owner, outcome, fault, RemoteEffect::Unknown, ended);
-                }
-            }
+        let owners = 0..self.submission.owners.len() as u32;
+        self.end_queued(owners.clone(), ended);
+        // An owner that was cut in part and whose rest was stopped.
+        for owner in owners {
+            self.end_owner(owner, self.rest_fault(owner), RemoteEffect::Unknown, ended);
         }
         Left::Nothing
     }
 }
+
+#[cfg(test)]
+mod tests;

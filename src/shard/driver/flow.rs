@@ -236,7 +236,7 @@ impl Driver {
                 Left::Nothing => self.finished.push(claim.active),
                 Left::Work => {
                     let refused = matches!(result, SliceResult::Refused { .. });
-                    if refused && !active.queued && !active.published {
+                    if refused && active.has_next() && !active.queued && !active.published {
                         self.requeue(claim.active);
                     }
                 }
