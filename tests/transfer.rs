@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Pair, SOON, bytes, engine, engine_with, pattern};
+use common::{Pair, SOON, bytes, engine, engine_with, now, pattern};
 use orbite::testing::raw_peer::{RawAnswer, RawOp, RawPeer, region_key};
 use orbite::{
     Error, FailureScope, HostAllocation, HostMemory, Permission, RemoteEffect, TransferOp,
@@ -254,9 +254,16 @@ fn core_044_a_zero_length_refuses_the_whole_call() {
 #[test]
 fn no_requests_are_a_complete_report() {
     let pair = Pair::new(64, Permission::RemoteRead);
-    let report = pair.run(TransferOp::Read, &[]).unwrap();
-    assert!(report.is_complete() && report.locally_drained);
-    assert_eq!((report.completed_requests, report.completed_bytes), (0, 0));
+    for op in [TransferOp::Read, TransferOp::Write] {
+        let start = now();
+        let report = pair.run(op, &[]).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(report.is_complete() && report.locally_drained);
+        assert_eq!((report.completed_requests, report.completed_bytes), (0, 0));
+    }
+    // Nothing to do is no way around the checks of the call.
+    pair.requester.close(SOON).unwrap();
+    assert!(matches!(pair.run(TransferOp::Read, &[]), Err(Error::Closed)));
 }
 
 /// A request that its region cannot serve any more fails alone: what stood before it completes, what

@@ -115,3 +115,42 @@ impl BatchReport {
         self.failure.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::config::EngineConfig;
+    use crate::api::plan;
+    use crate::shard::clock::Clock;
+    use crate::shard::core::Core;
+    use crate::shard::port::admission::Aim;
+    use crate::shard::port::with_port;
+    use crate::types::{Endpoint, EngineId, TransferOp};
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// The shard itself ends a call without requests, whoever hands it one.
+    #[test]
+    fn a_shard_ends_a_submission_of_nothing() {
+        let config = EngineConfig::default();
+        let (clock, seating) = (Clock::start(), plan::seat(&config).unwrap());
+        let epoch = crate::api::engine::new_epoch().unwrap();
+        let settings = plan::control_settings(&config, epoch, plan::bind_address(&config).unwrap());
+        let plan = plan::core_plan(&config, EngineId::of(&epoch), seating, clock);
+        let core = Core::start(plan, settings).unwrap();
+        let opened = core.open(Endpoint::new(core.bound()), epoch, LONG).unwrap();
+        let (peer, snapshot) = (&opened.identity.peer, &*opened.snapshot);
+        let start = clock.now();
+        let ran = with_port(core.set(), |port| {
+            let aim = Aim { op: TransferOp::Read, peer, snapshot };
+            let ran = port.run(aim, std::iter::empty(), core.plan().rules, start + LONG);
+            ran.map_err(|_refusal| Error::Closed)
+        });
+        let took = clock.now() - start;
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        let ran = ran.unwrap();
+        assert!(ran.drained && ran.summary.failed.is_none(), "{ran:?}");
+        core.close(LONG).unwrap();
+    }
+}

@@ -17,6 +17,7 @@ use crate::shard::port::admission::{AdmissionRules, Aim, Ask, Refusal};
 use crate::shard::port::{Ran, with_port};
 use crate::shard::set::{SetPlan, ShardSet, Threads};
 use crate::sys::process;
+use crate::transfer::report::Summary;
 use crate::types::{
     Endpoint, EngineId, MemoryLocation, MemoryType, PeerKey, Permission, RangeLocation,
     SourceEpoch, TransferOp, Transport,
@@ -346,6 +347,13 @@ impl Core {
         let peer = &opened.identity.peer;
         left(peer)?;
         let now = self.plan.clock.now();
+        if asks.clone().next().is_none() {
+            let submitted = self.plan.clock.nanos(now);
+            // No shard is asked: there is nothing that it could end.
+            let (ingested, dispatched, ended) = (0, 0, 0);
+            let (summary, drained) = (Summary::NOTHING, true);
+            return Ok(Ran { summary, drained, submitted, ingested, dispatched, ended });
+        }
         let deadline = now.checked_add(timeout).unwrap_or(now + Duration::from_secs(1 << 30));
         let rules = self.plan.rules;
         with_port(&self.set, |port| {

@@ -14,10 +14,15 @@ pub(crate) struct Summary {
     pub failed: Option<(u32, u32, Outcome)>,
 }
 
+impl Summary {
+    /// Of no owners: complete.
+    pub const NOTHING: Self = Self { completed_requests: 0, completed_bytes: 0, failed: None };
+}
+
 /// Summarises owners in order. The first one that is not completed is given as it stands,
 /// terminal or not: the caller reads while a shard may still write.
 pub(crate) fn summarize(owners: impl Iterator<Item = (Owner, Outcome)>) -> Summary {
-    let mut summary = Summary { completed_requests: 0, completed_bytes: 0, failed: None };
+    let mut summary = Summary::NOTHING;
     for (owner, outcome) in owners {
         if outcome.state != OwnerState::Completed {
             summary.failed = Some((owner.first, owner.tasks, outcome));

@@ -195,7 +195,16 @@ impl Driver {
         let capabilities = rail.capabilities();
         let ops = if self.plan.merge { capabilities.ops } else { 1 };
         let limits = CutLimits { ops, bytes: capabilities.bytes };
-        let Some((cut, after)) = active.next_cut(limits) else { return Posted::Exhausted };
+        let Some((cut, after)) = active.next_cut(limits) else {
+            // Nothing of it may be posted that would end it later.
+            let mut ended = Ended::default();
+            let left = active.left(&mut ended);
+            count(&self.counters, active.submission.op, &ended);
+            if left == Left::Nothing {
+                self.finished.push(slot);
+            }
+            return Posted::Exhausted;
+        };
         self.parts.clear();
         let owners =
             &active.submission.owners[cut.owner as usize..(cut.owner + cut.owners) as usize];
