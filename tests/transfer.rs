@@ -375,14 +375,34 @@ fn a_call_without_time_reports_a_timeout_and_keeps_its_promise() {
             )
             .unwrap();
         let Some(failure) = report.failure else { continue };
-        let told = matches!(failure.error, Error::Timeout { .. } | Error::Canceled(_));
-        assert!(told, "{}", failure.error);
+        assert!(matches!(failure.error, Error::Timeout { .. }), "{}", failure.error);
         if op == TransferOp::Read {
             assert_eq!(failure.remote_effect, RemoteEffect::None);
             assert!(report.locally_drained, "a READ is given up at once");
         }
         // What comes late must not disturb the calls that follow.
         pair.complete(TransferOp::Read, &[pair.request(0, 0, 4096)]);
+    }
+}
+
+/// CORE-046: a call without time ends as a timeout, also where no lane took anything of it: no request
+/// failed before it.
+#[test]
+fn core_046_what_no_lane_took_in_time_is_timed_out() {
+    for op in [TransferOp::Write, TransferOp::Read] {
+        let pair = Pair::new(8 << 20, Permission::RemoteReadWrite);
+        // The lane for bulk is dialed when it is first needed.
+        let requests = [pair.request(0, 4 << 20, 1 << 20), pair.request(4 << 20, 0, 1 << 20)];
+        let (target, none) = (pair.target(), Duration::ZERO);
+        let report = pair.requester.submit_and_wait(op, &target, &requests, none).unwrap();
+        let failure = report.failure.unwrap();
+        assert!(matches!(failure.error, Error::Timeout { .. }), "{}", failure.error);
+        if failure.attempts == 0 {
+            assert!(failure.error.to_string().contains("queued"), "{}", failure.error);
+            assert_eq!(failure.remote_effect, RemoteEffect::None);
+        }
+        assert_eq!(pair.requester.stats().tasks_canceled, 0, "no earlier request failed");
+        pair.complete(op, &requests);
     }
 }
 

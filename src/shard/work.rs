@@ -8,7 +8,7 @@
 //! | slice failed | `Failed`, with the effect that is proved | takes no further owner |
 //! | frame refused | the first bad owner `Failed`; those before it go again, those after it `Canceled` | takes no further owner |
 //! | frame refused that lies behind a failed owner | the first bad one `Failed`, the others `Canceled` | |
-//! | canceled | not dispatched: `Canceled`; dispatched: `Timeout` | published now |
+//! | the caller's time is over | not dispatched: `Timeout`; dispatched: the same | published now |
 //! | nothing posted, nothing left | the rest `Canceled` | published, drained |
 //!
 //! Invariant: once an owner failed, nothing behind it is handed to a rail any more, be it new or of a
@@ -181,7 +181,7 @@ impl Active {
     pub fn cancel(&mut self, ended: &mut Ended) -> Left {
         self.again = None;
         self.stop();
-        self.rest.get_or_insert(Fault::Canceled);
+        self.rest.get_or_insert(Fault::Timeout);
         self.end_queued(0..self.submission.owners.len() as u32, ended);
         self.left(ended)
     }

@@ -14,7 +14,7 @@ pub(crate) enum OwnerState {
     Completed = 2,
     /// Ended with a fault.
     Failed = 3,
-    /// Ended unattempted.
+    /// Ended unattempted: an earlier owner failed.
     Canceled = 4,
     /// The caller's deadline passed first. Logical only.
     Timeout = 5,

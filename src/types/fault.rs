@@ -63,9 +63,9 @@ pub(crate) enum Fault {
     Handshake,
     /// A checksum of received bytes did not match.
     Corrupt,
-    /// Never attempted: an earlier run of the same call failed, or the call's deadline passed.
+    /// Stopped because an earlier run of the same call failed.
     Canceled,
-    /// The caller's deadline passed while it was outstanding.
+    /// The caller's deadline passed while it waited or was outstanding.
     Timeout,
     /// The engine closed.
     Closed,

@@ -78,10 +78,11 @@ impl Driver {
         self.live += 1;
         let small = submission.bytes.min(self.plan.slice_bytes) <= self.plan.small_bytes;
         let class = if small { LaneClass::Small } else { LaneClass::Bulk };
+        let abandoned = submission.is_abandoned();
         let refused = match &submission.peer {
             None => Some(Fault::Internal),
             Some(_) if self.stopping => Some(Fault::Closed),
-            Some(_) if submission.is_abandoned() => Some(Fault::Canceled),
+            Some(_) if abandoned => Some(Fault::Timeout),
             Some(peer) => left_fault(peer.status()).or_else(|| {
                 self.enter(peer).lane(class).queue.push_back(slot);
                 self.peers.touch(peer.key.slot);
@@ -91,6 +92,12 @@ impl Driver {
         let mut active = Active::new(submission, class);
         match refused {
             None => active.queued = true,
+            Some(Fault::Timeout) => {
+                let mut ended = Ended::default();
+                active.cancel(&mut ended);
+                count(&self.counters, active.submission.op, &ended);
+                self.finished.push(slot);
+            }
             Some(fault) => {
                 self.fail_active(&mut active, fault);
                 self.finished.push(slot);

@@ -83,9 +83,9 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
             (Error::Protocol { endpoint: endpoint(), reason }, FailureScope::Request)
         }
         Fault::Canceled => {
-            let text =
-                "never attempted: an earlier request of the call failed, or its time was over";
-            (Error::Canceled(text.into()), FailureScope::Request)
+            let how = if outcome.attempts == 0 { "never attempted" } else { "given up half way" };
+            let text = format!("{how}: an earlier request of the call failed");
+            (Error::Canceled(text), FailureScope::Request)
         }
         Fault::Closed => (Error::Closed, FailureScope::Engine),
         Fault::Exhausted => {

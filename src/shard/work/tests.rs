@@ -326,3 +326,36 @@ fn every_owner_ends_once_and_the_counts_add_up() {
     }
     assert!(canceled > 1000, "{canceled}");
 }
+
+/// The deadline ends what no lane took as timed out; what an earlier failure stopped is canceled.
+#[test]
+fn the_deadline_and_an_earlier_failure_are_told_apart() {
+    let (mut queued, mut ended) = (active(&[10; 6]), Ended::default());
+    assert_eq!(queued.cancel(&mut ended), Left::Nothing);
+    assert_eq!(states(&queued), [Timeout; 6]);
+    assert_eq!(queued.submission.outcome(0).attempts, 0);
+
+    let (mut posted, mut ended) = (active(&[10; 8]), Ended::default());
+    let first = post(&mut posted);
+    assert_eq!(posted.cancel(&mut ended), Left::Work);
+    posted.publish_timeout(Fault::Timeout, &mut ended);
+    assert_eq!(states(&posted), [Timeout; 8]);
+    let untouched = |at: u32| posted.submission.outcome(at).effect == RemoteEffect::None;
+    assert!(!untouched(3) && untouched(4));
+    assert_eq!(posted.slice_ended(&first, SliceResult::Done, &mut ended), Left::Nothing);
+    assert_eq!(states(&posted), [Timeout; 8], "published is published");
+    assert_eq!((ended.completed, ended.canceled), (0, 0));
+
+    let (mut stopped, mut ended) = (active(&[10; 12]), Ended::default());
+    let (first, second) = (post(&mut stopped), post(&mut stopped));
+    stopped.slice_ended(&first, refused(2), &mut ended);
+    assert_eq!(stopped.cancel(&mut ended), Left::Work);
+    stopped.slice_ended(&second, refused(1), &mut ended);
+    let expected = [
+        // The good ones that waited to go again.
+        [Timeout, Timeout, Failed, Canceled],
+        [Canceled, Failed, Canceled, Canceled],
+        [Canceled; 4],
+    ];
+    assert_eq!(states(&stopped), expected.concat());
+}
