@@ -349,6 +349,25 @@ fn a_new_region_is_found_by_one_refresh() {
     assert!(matches!(refused, Error::InvalidRequest(_)), "{refused}");
 }
 
+/// A peer without room for a lane is busy, and says which of its limits to raise.
+#[test]
+fn a_peer_without_room_for_a_lane_is_busy() {
+    // Control and the lane for small frames, and none for bulk.
+    let source = engine_with(|config| config.inbound.max_connections_per_ip = 2);
+    let pair = Pair::of(source, engine(), 8 << 20, Permission::RemoteReadWrite);
+    pair.complete(TransferOp::Read, &[pair.request(0, 0, 4096)]);
+    for op in [TransferOp::Write, TransferOp::Read] {
+        let report = pair.run(op, &[pair.request(0, 0, 4 << 20)]).unwrap();
+        let failure = report.failure.unwrap();
+        assert!(matches!(failure.error, Error::Busy(_)), "{:?}", failure.error);
+        let text = failure.error.to_string();
+        assert!(text.contains("inbound.max_connections_per_ip"), "names the limit: {text}");
+        assert!(text.contains(pair.source.endpoint()), "names the peer: {text}");
+        assert_eq!((failure.attempts, failure.scope), (0, FailureScope::Peer));
+        assert_eq!(failure.remote_effect, RemoteEffect::None);
+    }
+}
+
 #[test]
 fn a_transport_that_is_not_there_is_unavailable() {
     let pair = Pair::new(4096, Permission::RemoteReadWrite);

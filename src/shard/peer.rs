@@ -1,7 +1,11 @@
 //! One peer identity as callers, shards and the control plane share it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use arc_swap::ArcSwapOption;
+
+use crate::error::Error;
 use crate::types::{
     Endpoint, EngineId, MemoryLocation, MemoryType, PeerKey, Permission, RegionKey, SourceEpoch,
     TransferOp,
@@ -50,13 +54,16 @@ pub(crate) struct Peer {
     pub epoch: SourceEpoch,
     pub engine: EngineId,
     status: AtomicU8,
+    /// Why the last dial of a lane failed. Shards write it, and callers read it for their report.
+    lane_error: ArcSwapOption<Error>,
 }
 
 impl Peer {
     pub fn new(key: PeerKey, endpoint: Endpoint, epoch: SourceEpoch, engine: EngineId) -> Self {
         let endpoint_text = endpoint.to_string();
         let status = AtomicU8::new(PeerStatus::Live as u8);
-        Self { key, endpoint, endpoint_text, epoch, engine, status }
+        let lane_error = ArcSwapOption::empty();
+        Self { key, endpoint, endpoint_text, epoch, engine, status, lane_error }
     }
 
     pub fn status(&self) -> PeerStatus {
@@ -65,6 +72,16 @@ impl Peer {
             1 => PeerStatus::Closed,
             _ => PeerStatus::Stale,
         }
+    }
+
+    /// Keeps why a lane could not be had.
+    pub fn lane_failed(&self, error: Error) {
+        self.lane_error.store(Some(Arc::new(error)));
+    }
+
+    /// Why a lane could not be had the last time that one could not.
+    pub fn lane_error(&self) -> Option<Arc<Error>> {
+        self.lane_error.load_full()
     }
 
     /// Moves a live identity to `status`; one that already left stays where it is.

@@ -59,8 +59,14 @@ pub(crate) enum Fault {
     Connect(i32),
     /// The dial or handshake did not end in time.
     ConnectTimeout,
-    /// Handshake refused: build, version or limits of the peer.
+    /// The handshake cannot succeed: builds, versions or limits do not fit, or the peer refused.
     Handshake,
+    /// The peer has no room for a further connection.
+    PeerFull,
+    /// The peer broke the protocol in the handshake.
+    BadHandshake,
+    /// A system call here failed with this number before there was a lane.
+    Local(i32),
     /// A checksum of received bytes did not match.
     Corrupt,
     /// Stopped because an earlier run of the same call failed.
@@ -94,6 +100,9 @@ impl Fault {
             Self::Closed => (14, 0),
             Self::Exhausted => (15, 0),
             Self::Internal => (16, 0),
+            Self::PeerFull => (17, 0),
+            Self::BadHandshake => (18, 0),
+            Self::Local(errno) => (19, errno as u32),
         }
     }
 
@@ -117,6 +126,9 @@ impl Fault {
             13 => Self::Timeout,
             14 => Self::Closed,
             15 => Self::Exhausted,
+            17 => Self::PeerFull,
+            18 => Self::BadHandshake,
+            19 => Self::Local(detail as i32),
             _ => Self::Internal,
         }
     }

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::shard::links::{Link, LinkId, Origin};
 use crate::shard::mailbox::message::DataConnection;
 use crate::shard::peer::{LaneClass, Negotiated, Peer, PeerStatus};
+use crate::shard::port::verdict;
 use crate::transport::provider::Provider;
 use crate::transport::rail::{Budget, RailFault};
 use crate::transport::tcp::{LaneLimits, LanePlan, SourceLane};
@@ -83,16 +84,11 @@ impl Driver {
     }
 
     pub(super) fn lane_down(&mut self, peer: &Arc<Peer>, class: LaneClass, error: &Error) {
+        // Before any word is completed, so that the caller finds it.
+        peer.lane_failed(error.clone());
         let Some(state) = self.peers.find(peer.key) else { return };
         state.lane(class).dialing = false;
-        let fault = match (left_fault(peer.status()), error) {
-            (Some(fault), _) => fault,
-            (_, Error::Connect { source, .. }) => Fault::Connect(source.errno()),
-            (_, Error::Timeout { .. }) => Fault::ConnectTimeout,
-            (_, Error::StaleEpoch { .. }) => Fault::StaleEpoch,
-            (_, Error::PeerClosed { .. }) => Fault::PeerClosed,
-            _ => Fault::Handshake,
-        };
+        let fault = left_fault(peer.status()).unwrap_or_else(|| verdict::lane_fault(error));
         self.fail_queue(peer.key.slot, class, fault);
     }
 

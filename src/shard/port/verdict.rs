@@ -18,6 +18,28 @@ pub(crate) struct Circumstances<'a> {
     pub connect_ms: u64,
 }
 
+/// The fault that tells why no lane could be had. The error itself stays with the peer.
+pub(crate) const fn lane_fault(error: &Error) -> Fault {
+    match error {
+        Error::Connect { source, .. } => Fault::Connect(source.errno()),
+        Error::Timeout { .. } => Fault::ConnectTimeout,
+        Error::StaleEpoch { .. } => Fault::StaleEpoch,
+        Error::PeerClosed { .. } => Fault::PeerClosed,
+        Error::Busy(_) => Fault::PeerFull,
+        Error::Unavailable(_) => Fault::Handshake,
+        Error::Protocol { .. } => Fault::BadHandshake,
+        Error::Io { source, .. } => Fault::Local(source.errno()),
+        Error::Closed => Fault::Closed,
+        _ => Fault::Internal,
+    }
+}
+
+/// The whole error behind a fault of [`lane_fault`], unless a lane failed in another way since.
+fn lane_error(fault: Fault, peer: &Peer) -> Option<Error> {
+    let error = peer.lane_error().filter(|error| lane_fault(error) == fault)?;
+    Some(Error::clone(&error))
+}
+
 /// Error and scope of an owner that did not complete.
 pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureScope) {
     let endpoint = || at.peer.endpoint_text.clone();
@@ -59,23 +81,63 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
         }
         Fault::PeerClosed => (Error::PeerClosed { endpoint: endpoint() }, FailureScope::Peer),
         Fault::StaleEpoch => {
-            let detail = format!("engine {} does not answer there any more", at.peer.engine);
-            (Error::StaleEpoch { endpoint: endpoint(), detail }, FailureScope::Peer)
+            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| {
+                let detail = format!("engine {} does not answer there any more", at.peer.engine);
+                Error::StaleEpoch { endpoint: endpoint(), detail }
+            });
+            (error, FailureScope::Peer)
         }
         Fault::Connect(errno) => {
             let source = OsError::from_errno("connect", errno);
             (Error::Connect { endpoint: endpoint(), source }, FailureScope::Peer)
         }
         Fault::ConnectTimeout => {
-            let what = format!(
-                "dialing {} (connect_timeout_ms = {})",
-                at.peer.endpoint_text, at.connect_ms
-            );
-            (Error::Timeout { what, after_us: at.after_us }, FailureScope::Peer)
+            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| {
+                let what = format!(
+                    "dialing {} (connect_timeout_ms = {})",
+                    at.peer.endpoint_text, at.connect_ms
+                );
+                Error::Timeout { what, after_us: at.after_us }
+            });
+            (error, FailureScope::Peer)
         }
         Fault::Handshake => {
-            let text = format!("{} refused the data connection", at.peer.endpoint_text);
-            (Error::Unavailable(text), FailureScope::Peer)
+            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| {
+                Error::Unavailable(format!(
+                    "{} and this engine do not fit for a data connection: use the same release and \
+                     compatible limits on both sides",
+                    at.peer.endpoint_text
+                ))
+            });
+            (error, FailureScope::Peer)
+        }
+        Fault::PeerFull => {
+            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| {
+                Error::Busy(format!(
+                    "{} has no room for a further connection; close some or raise its \
+                     inbound.max_connections or inbound.max_connections_per_ip",
+                    at.peer.endpoint_text
+                ))
+            });
+            (error, FailureScope::Peer)
+        }
+        Fault::BadHandshake => {
+            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| {
+                let reason = "its part of the handshake was not well formed".into();
+                Error::Protocol { endpoint: endpoint(), reason }
+            });
+            (error, FailureScope::Peer)
+        }
+        Fault::Local(errno) => {
+            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| {
+                let next = match errno {
+                    libc::EMFILE | libc::ENFILE => " (no descriptor left; raise `ulimit -n`)",
+                    _ => "",
+                };
+                let op = format!("make a lane to {}{next}", at.peer.endpoint_text);
+                Error::Io { op, source: OsError::from_errno("socket", errno) }
+            });
+            (error, FailureScope::Engine)
         }
         Fault::Corrupt => {
             let reason =
@@ -95,8 +157,11 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
             (error, FailureScope::Rail)
         }
         Fault::Timeout | Fault::Internal => {
-            let text = format!("a {verb} ended without a cause");
-            (Error::Internal(text), FailureScope::Engine)
+            let dialed =
+                if outcome.attempts == 0 { lane_error(outcome.fault, at.peer) } else { None };
+            let error = dialed
+                .unwrap_or_else(|| Error::Internal(format!("a {verb} ended without a cause")));
+            (error, FailureScope::Engine)
         }
     }
 }
@@ -146,3 +211,6 @@ pub(crate) const fn proved_effect(op: TransferOp, outcome: Outcome) -> RemoteEff
         (TransferOp::Write, false) => RemoteEffect::Unknown,
     }
 }
+
+#[cfg(test)]
+mod tests;
