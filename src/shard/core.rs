@@ -263,7 +263,7 @@ impl Core {
     fn find_or_room(&self, id: (Endpoint, EngineId)) -> Result<()> {
         let table = self.table();
         if let Some(entry) = table.entries.get(&id) {
-            return left(&entry.peer);
+            return entry.peer.check_live();
         }
         let in_use = table.entries.len() as u64;
         let limit = u64::from(self.plan.max_peers);
@@ -317,7 +317,7 @@ impl Core {
     pub fn refresh(&self, opened: &OpenedPeer, timeout: Duration) -> Result<OpenedPeer> {
         self.open_check()?;
         self.own(opened)?;
-        left(&opened.identity.peer)?;
+        opened.identity.peer.check_live()?;
         let fresh = self.control.refresh(&opened.identity.peer, timeout)?;
         Ok(OpenedPeer { identity: Arc::clone(&opened.identity), snapshot: snapshot(&fresh) })
     }
@@ -345,7 +345,7 @@ impl Core {
         self.open_check()?;
         self.own(opened)?;
         let peer = &opened.identity.peer;
-        left(peer)?;
+        peer.check_live()?;
         let now = self.plan.clock.now();
         if asks.clone().next().is_none() {
             let submitted = self.plan.clock.nanos(now);
@@ -438,18 +438,6 @@ fn name_limit(error: Error) -> Error {
             Error::Io { op, source }
         }
         (error, _) => error,
-    }
-}
-
-fn left(peer: &Peer) -> Result<()> {
-    let endpoint = || peer.endpoint_text.clone();
-    match peer.status() {
-        PeerStatus::Live => Ok(()),
-        PeerStatus::Closed => Err(Error::PeerClosed { endpoint: endpoint() }),
-        PeerStatus::Stale => {
-            let detail = format!("engine {} does not answer there any more", peer.engine);
-            Err(Error::StaleEpoch { endpoint: endpoint(), detail })
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use arc_swap::ArcSwapOption;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::types::{
     Endpoint, EngineId, MemoryLocation, MemoryType, PeerKey, Permission, RegionKey, SourceEpoch,
     TransferOp,
@@ -82,6 +82,19 @@ impl Peer {
     /// Why a lane could not be had the last time that one could not.
     pub fn lane_error(&self) -> Option<Arc<Error>> {
         self.lane_error.load_full()
+    }
+
+    /// Fails, with what ended it, for an identity that is not live any more.
+    pub fn check_live(&self) -> Result<()> {
+        let endpoint = || self.endpoint_text.clone();
+        match self.status() {
+            PeerStatus::Live => Ok(()),
+            PeerStatus::Closed => Err(Error::PeerClosed { endpoint: endpoint() }),
+            PeerStatus::Stale => {
+                let detail = format!("engine {} does not answer there any more", self.engine);
+                Err(Error::StaleEpoch { endpoint: endpoint(), detail })
+            }
+        }
     }
 
     /// Moves a live identity to `status`; one that already left stays where it is.
@@ -188,6 +201,24 @@ mod tests {
         let (key, memory_type) = (RegionKey { id, generation: 1 }, MemoryType::Cpu);
         let (location, transports) = (MemoryLocation::Cpu(None), 1 << 7);
         PeerRegion { key, address, length, permission, memory_type, location, transports }
+    }
+
+    #[test]
+    fn an_identity_that_left_says_how_and_stays_so() {
+        let epoch = SourceEpoch::from_bytes([7; 16]).unwrap();
+        let endpoint = Endpoint::parse("127.0.0.1:9").unwrap();
+        let key = PeerKey { slot: 0, generation: 1 };
+        for (status, code) in
+            [(PeerStatus::Closed, "peer_closed"), (PeerStatus::Stale, "stale_epoch")]
+        {
+            let peer = Peer::new(key, endpoint, epoch, EngineId::of(&epoch));
+            assert!(peer.check_live().is_ok());
+            peer.leave(status);
+            peer.leave(PeerStatus::Closed);
+            let error = peer.check_live().unwrap_err();
+            assert_eq!(error.code(), code);
+            assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
+        }
     }
 
     #[test]

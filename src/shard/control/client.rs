@@ -357,7 +357,7 @@ fn unanswered_error(core: &Rc<Core>, client: &Client, unanswered: Unanswered) ->
             "describing {endpoint}: {unanswered}; try again when it is quieter"
         )),
         Unanswered::Fault(Fault::Protocol(error)) => {
-            core.plan.counters.protocol_violations.increment();
+            core.plan.counters.protocol_violations.bump(1);
             Error::Protocol { endpoint, reason: error.to_string() }
         }
         Unanswered::Fault(Fault::Ended | Fault::Silent) => {
@@ -396,7 +396,7 @@ async fn watch(core: &Rc<Core>, client: &Client, mut link: Link) -> Option<Link>
             Event::Question if client.is_idle() => None,
             Event::Question => return Some(link),
             Event::Silence if missed == MISSED_PINGS => {
-                core.plan.counters.silent_peers.increment();
+                core.plan.counters.silent_peers.bump(1);
                 let endpoint = client.endpoint;
                 tracing::warn!(%endpoint, missed, "the peer answers no ping; its connection is cut");
                 return None;
@@ -424,7 +424,7 @@ async fn watch(core: &Rc<Core>, client: &Client, mut link: Link) -> Option<Link>
                         return None;
                     }
                     Some(Ok(Unasked::Page)) => {
-                        core.plan.counters.protocol_violations.increment();
+                        core.plan.counters.protocol_violations.bump(1);
                         return None;
                     }
                     Some(Err(fault)) => Some(fault),
@@ -434,7 +434,7 @@ async fn watch(core: &Rc<Core>, client: &Client, mut link: Link) -> Option<Link>
         };
         if let Some(fault) = fault {
             if matches!(fault, Fault::Protocol(_)) {
-                core.plan.counters.protocol_violations.increment();
+                core.plan.counters.protocol_violations.bump(1);
             }
             tracing::debug!(endpoint = %client.endpoint, %fault, "a control connection ended");
             return None;

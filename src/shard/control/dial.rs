@@ -118,7 +118,7 @@ async fn bounded<T>(
     dial: impl AsyncFnOnce(&Cell<Stage>) -> Result<T, Failed>,
 ) -> Result<T, Failed> {
     let counters = &core.plan.counters;
-    counters.dials.increment();
+    counters.dials.bump(1);
     let stage = Cell::new(Stage::Connect);
     let limit = core.plan.timeouts.connect;
     let outcome = core.reactor.until(later(core.reactor.now(), limit), dial(&stage)).await;
@@ -139,7 +139,7 @@ async fn bounded<T>(
         }))
     });
     if outcome.is_err() {
-        counters.failed_dials.increment();
+        counters.failed_dials.bump(1);
     }
     outcome
 }
@@ -267,7 +267,7 @@ fn refused(core: &Core, at: Endpoint, error: HandshakeError) -> Failed {
             Error::Unavailable(format!("peer {endpoint}: {error}"))
         }
         HandshakeError::Magic | HandshakeError::Reserved { .. } | HandshakeError::Value { .. } => {
-            core.plan.counters.protocol_violations.increment();
+            core.plan.counters.protocol_violations.bump(1);
             Error::Protocol { endpoint, reason: error.to_string() }
         }
     })

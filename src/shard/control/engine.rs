@@ -336,15 +336,7 @@ async fn dial_lane(
     shard: ShardIndex,
     class: LaneClass,
 ) -> Result<DataConnection, Error> {
-    let endpoint = peer.endpoint_text.clone();
-    match peer.status() {
-        PeerStatus::Live => {}
-        PeerStatus::Closed => return Err(Error::PeerClosed { endpoint }),
-        PeerStatus::Stale => {
-            let detail = format!("engine {} is not there any more", peer.engine);
-            return Err(Error::StaleEpoch { endpoint, detail });
-        }
-    }
+    peer.check_live()?;
     let probe = core.probe((peer.endpoint, peer.engine))?;
     match dial::data(core, peer, shard, class).await {
         Ok(connection) => {

@@ -73,22 +73,22 @@ pub(super) async fn accept(core: Rc<Core>, listener: AsyncListener) {
             Ok(accepted) => accepted,
             Err(error) => {
                 if let Some(pause) = pause_after(&error) {
-                    counters.accept_pauses.increment();
+                    counters.accept_pauses.bump(1);
                     tracing::warn!(%error, "the listener pauses");
                     core.reactor.sleep(pause).await;
                 }
                 continue;
             }
         };
-        counters.accepted.increment();
+        counters.accepted.bump(1);
         let ip = canonical(remote);
         let verdict = core.admission.borrow().judge(core.unproven());
         if !(core.plan.allow_peer)(ip) || verdict == Verdict::Refuse {
-            counters.refused.increment();
+            counters.refused.bump(1);
             tracing::debug!(%remote, ?verdict, "a connection was refused at accept");
         } else {
             if verdict == Verdict::Displace {
-                counters.refused.increment();
+                counters.refused.bump(1);
                 core.displace();
             }
             let handler = Rc::clone(&core);

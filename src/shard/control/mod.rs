@@ -45,7 +45,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::shard::peer::{LaneClass, Peer, PeerStatus};
+use crate::shard::peer::{LaneClass, Peer};
 use crate::types::{Endpoint, ShardIndex, SourceEpoch};
 
 pub(crate) use admission::Permit;
@@ -151,7 +151,7 @@ impl Control {
     /// `PeerClosed` or `StaleEpoch` for an identity that ended, and at once while the peer is known to
     /// be unreachable.
     pub fn refresh(&self, peer: &Arc<Peer>, timeout: Duration) -> Result<Opened, Error> {
-        is_live(peer)?;
+        peer.check_live()?;
         let what = || format!("refreshing {}", peer.endpoint_text);
         let peer = Arc::clone(peer);
         self.call(what, timeout, move |core, asked, deadline, reply| {
@@ -163,7 +163,7 @@ impl Control {
 
     /// Time of one trip over the peer's control connection.
     pub fn ping(&self, peer: &Arc<Peer>, timeout: Duration) -> Result<Duration, Error> {
-        is_live(peer)?;
+        peer.check_live()?;
         let what = || format!("pinging {}", peer.endpoint_text);
         let peer = Arc::clone(peer);
         self.call(what, timeout, move |core, asked, deadline, reply| {
@@ -276,18 +276,6 @@ impl Control {
 #[expect(clippy::disallowed_methods, reason = "the clock at the entry of a caller's bounded wait")]
 fn clock() -> Instant {
     Instant::now()
-}
-
-fn is_live(peer: &Peer) -> Result<(), Error> {
-    let endpoint = peer.endpoint_text.clone();
-    match peer.status() {
-        PeerStatus::Live => Ok(()),
-        PeerStatus::Closed => Err(Error::PeerClosed { endpoint }),
-        PeerStatus::Stale => {
-            let detail = format!("engine {} is not there any more", peer.engine);
-            Err(Error::StaleEpoch { endpoint, detail })
-        }
-    }
 }
 
 /// On the control thread: starts the end of an engine, or waits for one that has begun.

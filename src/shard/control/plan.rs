@@ -3,9 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::metrics::counters::Counter;
 use crate::protocol::control::region::RegionDescriptor;
 use crate::shard::mailbox::message::Message;
 use crate::shard::peer::Negotiated;
@@ -105,8 +105,8 @@ pub(crate) struct ControlPlan {
     pub counters: Arc<ControlCounters>,
 }
 
-/// Counters of one engine's control plane. They only grow, except the gauges named so. Written by the
-/// control thread alone; any thread reads.
+/// Counters of one engine's control plane. They only grow. Written by the control thread alone; any
+/// thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct ControlCounters {
     /// Connections taken from the kernel.
@@ -127,18 +127,4 @@ pub(crate) struct ControlCounters {
     pub failed_dials: Counter,
     /// Control connections given up because the peer was silent for too long.
     pub silent_peers: Counter,
-}
-
-/// One counter.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub fn increment(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }

@@ -89,24 +89,24 @@ pub(super) async fn handle(
             let deadline = later(core.reactor.now(), core.plan.timeouts.handler);
             let handed = core.deliver(shard, Message::Inbound(connection));
             if core.reactor.until(deadline, handed).await.is_none() {
-                counters.refused.increment();
+                counters.refused.bump(1);
                 tracing::warn!(%remote, shard = shard.0, "a shard takes no connection; it was closed");
             }
         }
         Some(Err(End::Handshake(error))) => {
             let noise = match error {
                 HandshakeError::WrongEngine { .. } | HandshakeError::WrongProof => {
-                    counters.failed_proofs.increment();
+                    counters.failed_proofs.bump(1);
                     false
                 }
                 HandshakeError::Magic
                 | HandshakeError::Reserved { .. }
                 | HandshakeError::Value { .. } => {
-                    counters.protocol_violations.increment();
+                    counters.protocol_violations.bump(1);
                     true
                 }
                 _ => {
-                    counters.refused.increment();
+                    counters.refused.bump(1);
                     false
                 }
             };
@@ -117,12 +117,12 @@ pub(super) async fn handle(
             }
         }
         Some(Err(End::Full)) => {
-            counters.refused.increment();
+            counters.refused.bump(1);
             tracing::warn!(%remote, "a proven connection was refused: inbound limits are reached");
         }
         Some(Err(End::Done | End::Gone)) => {}
         None => {
-            counters.handshake_timeouts.increment();
+            counters.handshake_timeouts.bump(1);
             tracing::debug!(%remote, "a handshake took too long");
         }
     }
@@ -224,12 +224,12 @@ async fn serve(core: &Rc<Core>, task: TaskId, stream: AsyncTcp, remote: SocketAd
     match service.serve(&mut frames, &served.outbox).await {
         Ok(()) => {}
         Err(Fault::Protocol(error)) => {
-            core.plan.counters.protocol_violations.increment();
+            core.plan.counters.protocol_violations.bump(1);
             tracing::warn!(%remote, %error, "a control connection broke the protocol and was cut");
         }
         Err(fault) => {
             if matches!(fault, Fault::Silent) {
-                core.plan.counters.silent_peers.increment();
+                core.plan.counters.silent_peers.bump(1);
             }
             tracing::debug!(%remote, %fault, "a control connection ended");
         }
