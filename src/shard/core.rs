@@ -116,6 +116,10 @@ impl Catalog for RegistryCatalog {
         *cache = Some((generation, Arc::clone(&regions)));
         (generation, regions)
     }
+
+    fn generation(&self) -> u64 {
+        self.0.snapshot().catalog_generation()
+    }
 }
 
 impl Core {

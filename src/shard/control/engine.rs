@@ -193,7 +193,7 @@ impl Core {
         if served.is_empty() {
             return;
         }
-        let (generation, _regions) = self.plan.catalog.describe();
+        let generation = self.plan.catalog.generation();
         served.values().for_each(|outbox| outbox.catalog_changed(generation.max(1)));
     }
 

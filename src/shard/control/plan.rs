@@ -18,6 +18,9 @@ pub(crate) trait Catalog: Send + Sync {
     /// Generation and regions at one instant, shared and immutable. Called on the control thread for
     /// each walk of a peer: it must not block, and gives the same `Arc` while nothing changed.
     fn describe(&self) -> (u64, Arc<[RegionDescriptor]>);
+
+    /// The generation alone, for hints and handshakes: no region is looked at.
+    fn generation(&self) -> u64;
 }
 
 /// The way into one shard.

@@ -200,7 +200,7 @@ async fn finish(
     };
     core.plan.tcp.apply(&stream)?;
     let (id, shard) = core.next_connection();
-    let (generation, _regions) = core.plan.catalog.describe();
+    let generation = core.plan.catalog.generation();
     stream.write_all(&proven.welcome(id, shard.0, generation)).await?;
     tracing::debug!(%remote, id, role = %proven.role, requester = %proven.requester, "proven");
     if proven.role == Role::Control {

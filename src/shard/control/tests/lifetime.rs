@@ -146,6 +146,7 @@ fn a_hint_reaches_every_peer_and_hints_are_merged() {
         }
         assert!(hints < 100, "{hints} hints for 201 changes");
     }
+    assert_eq!(b.shelf.walks(), 0, "neither a handshake nor a hint reads the regions");
 }
 
 /// Runs one test of this file in a process of its own, where nobody else opens descriptors.

@@ -33,18 +33,31 @@ use crate::types::{EngineId, MemoryLocation, PeerKey, Permission, RegionKey};
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 /// A catalog that a test replaces as a whole.
-pub(super) struct Shelf(ArcSwap<(u64, Arc<[RegionDescriptor]>)>);
+pub(super) struct Shelf {
+    content: ArcSwap<(u64, Arc<[RegionDescriptor]>)>,
+    walks: AtomicU64,
+}
 
 impl Shelf {
     pub fn put(&self, generation: u64, regions: Vec<RegionDescriptor>) {
-        self.0.store(Arc::new((generation, regions.into())));
+        self.content.store(Arc::new((generation, regions.into())));
+    }
+
+    /// How often the regions were asked for.
+    pub fn walks(&self) -> u64 {
+        self.walks.load(Ordering::Acquire)
     }
 }
 
 impl Catalog for Shelf {
     fn describe(&self) -> (u64, Arc<[RegionDescriptor]>) {
-        let now = self.0.load_full();
+        self.walks.fetch_add(1, Ordering::AcqRel);
+        let now = self.content.load_full();
         (now.0, Arc::clone(&now.1))
+    }
+
+    fn generation(&self) -> u64 {
+        self.content.load().0
     }
 }
 
@@ -102,7 +115,10 @@ pub(super) fn limits() -> Negotiated {
 
 /// A plan with the product's defaults on an ephemeral port of loopback, two shards and no region.
 pub(super) fn plan(epoch: SourceEpoch) -> (ControlPlan, Arc<Shelf>, Vec<Arc<Inbox>>) {
-    let shelf = Arc::new(Shelf(ArcSwap::from_pointee((1, Arc::default()))));
+    let shelf = Arc::new(Shelf {
+        content: ArcSwap::from_pointee((1, Arc::default())),
+        walks: AtomicU64::new(0),
+    });
     let inboxes: Vec<Arc<Inbox>> = (0..2).map(|_| Arc::default()).collect();
     let plan = ControlPlan {
         id: EngineId::of(&epoch),
