@@ -40,7 +40,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,8 @@ pub(crate) struct Control(Arc<Handle>);
 struct Handle {
     thread: Arc<ControlThread>,
     engine: u64,
+    /// Set before the end begins: an answer that got lost afterwards was lost to the end.
+    closing: AtomicBool,
 }
 
 impl fmt::Debug for Control {
@@ -112,7 +114,8 @@ impl Control {
         let (listener, address) = listener::bind(plan.bind, plan.port_span)?;
         let thread = ControlThread::current()?;
         let engine = NEXT_ENGINE.fetch_add(1, Ordering::Relaxed);
-        let handle = Handle { thread: Arc::clone(&thread), engine };
+        let closing = AtomicBool::new(false);
+        let handle = Handle { thread: Arc::clone(&thread), engine, closing };
         let (reply, answer) = sync_channel(1);
         thread.submit(move |reactor| {
             let started = Core::start(reactor, plan, listener).map(|core| {
@@ -221,6 +224,7 @@ impl Control {
     /// Fails with `Unquiesced` after `timeout`; the end goes on, and may be waited for again.
     pub fn close(&self, timeout: Duration) -> Result<(), Error> {
         self.is_here()?;
+        self.0.closing.store(true, Ordering::Release);
         let (done, ended) = sync_channel(1);
         let engine = self.0.engine;
         self.0.thread.submit(move |_| end_engine(engine, Some(done)));
@@ -266,8 +270,14 @@ impl Control {
         self.submit(move |core| start(core, asked, deadline, reply));
         match answer.recv_timeout(timeout.saturating_add(GRACE)) {
             Ok(outcome) => outcome,
-            // The place of the answer is gone with its task.
-            Err(RecvTimeoutError::Disconnected) if clock() < deadline => Err(Error::Closed),
+            // The place of the answer is gone with its task: that of an engine that ends, or a panic.
+            Err(RecvTimeoutError::Disconnected) if clock() < deadline => {
+                if self.0.closing.load(Ordering::Acquire) {
+                    return Err(Error::Closed);
+                }
+                let what = what();
+                Err(Error::Internal(format!("{what}: a task of the control plane panicked")))
+            }
             Err(_) => Err(Error::Timeout { what: what(), after_us: timeout.as_micros() as u64 }),
         }
     }

@@ -100,6 +100,24 @@ fn a_panic_ends_its_own_task_alone() {
     assert!(a.open(&b).is_ok() && b.open(&a).is_ok());
 }
 
+/// A caller whose question was lost to a panic is told that, and not that its engine was closed.
+#[test]
+fn a_question_lost_to_a_panic_is_an_internal_error() {
+    let a = start(1);
+    let ask = || {
+        let what = || "asking".to_owned();
+        a.control.call::<()>(what, LONG, |core, _, _, reply| {
+            core.spawn("a task that panics", |_| async move {
+                let _lost = reply;
+                panic!("as the test wants");
+            });
+        })
+    };
+    assert_eq!(ask().unwrap_err().code(), "internal");
+    a.control.close(LONG).unwrap();
+    assert_eq!(ask().unwrap_err().code(), "closed");
+}
+
 /// A question whose task ended without an answer leaves the next one free.
 #[test]
 fn many_callers_ask_one_peer_at_once() {
