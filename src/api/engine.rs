@@ -175,7 +175,8 @@ impl TransferEngine {
     /// `endpoint` is a numeric `ip:port` with the `expected` epoch from the peer's owner, or the text of
     /// a [`Descriptor`] with `None`. `timeout` is `1 ms..=600 s`. A peer that does not listen yet is
     /// waited for. Fails with `StaleEpoch` if another engine answers, `Connect` or `Timeout` if nobody
-    /// does, `ResourceExhausted` at `max_peer_segments`, `Unavailable` for another build.
+    /// does, `ResourceExhausted` at `max_peer_segments`, of which an open under way counts as one,
+    /// `Unavailable` for another build.
     pub fn open_segment(
         &self,
         endpoint: impl AsRef<str>,

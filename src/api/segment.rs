@@ -24,8 +24,8 @@ pub struct RemoteRegion {
 
 /// Immutable snapshot of one peer's regions, bound to the engine that opened it.
 ///
-/// Every clone keeps the peer's identity charged against `max_peer_segments`; dropping the last one
-/// gives the identity's lanes back.
+/// Every clone keeps the peer's identity charged against `max_peer_segments`. Dropping the last one gives
+/// the charge back, and starts the end of the identity's lanes and control connection; it does not wait.
 #[derive(Clone, Debug)]
 pub struct RemoteSegment {
     pub(crate) opened: OpenedPeer,

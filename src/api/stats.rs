@@ -44,7 +44,7 @@ pub struct ShardStats {
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct EngineStats {
-    /// Peer identities that are charged.
+    /// Peer identities that are charged: those with an open segment, and those whose open is under way.
     pub peer_segments: u64,
     /// Limit of that number.
     pub max_peer_segments: u64,
@@ -83,7 +83,7 @@ pub(crate) fn collect(core: &Core, max_peers: u32) -> EngineStats {
     let memory = core.memory_counters();
     let control = core.control_counters();
     let mut stats = EngineStats {
-        peer_segments: core.peer_count() as u64,
+        peer_segments: core.peer_count(),
         max_peer_segments: u64::from(max_peers),
         registrations: memory.registrations,
         registered_bytes: memory.registered_bytes,

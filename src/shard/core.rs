@@ -1,55 +1,33 @@
 //! The inside of one engine: its identity, memory, shards, control plane and peers, and what they do
 //! together. The API above turns configuration into plans and outcomes into reports.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::protocol::control::region::RegionDescriptor;
 use crate::shard::clock::Clock;
 use crate::shard::control::{Catalog, Control, ControlCounters, ControlPlan, Opened, ShardInbox};
+use crate::shard::identities::{Identities, Identity};
 use crate::shard::mailbox::message::Message;
 use crate::shard::memory::{Backing, MemoryCounters, Reaper, RegionInfo, Registration, Registry};
-use crate::shard::peer::{Peer, PeerRegion, PeerStatus, Snapshot};
+use crate::shard::peer::{Peer, PeerRegion, Snapshot};
 use crate::shard::port::admission::{AdmissionRules, Aim, Ask, Refusal};
 use crate::shard::port::{Ran, with_port};
 use crate::shard::set::{SetPlan, ShardSet, Threads};
 use crate::sys::process;
 use crate::transfer::report::Summary;
 use crate::types::{
-    Endpoint, EngineId, MemoryLocation, MemoryType, PeerKey, Permission, RangeLocation,
-    SourceEpoch, TransferOp, Transport,
+    Endpoint, MemoryLocation, MemoryType, Permission, RangeLocation, SourceEpoch, TransferOp,
+    Transport,
 };
-
-/// A peer identity as handles keep it: while one lives, the identity is charged.
-#[derive(Debug)]
-pub(crate) struct Identity {
-    pub peer: Arc<Peer>,
-    /// The engine that opened it.
-    pub engine: u64,
-}
 
 /// A peer with a snapshot of its regions.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenedPeer {
     pub identity: Arc<Identity>,
     pub snapshot: Arc<Snapshot>,
-}
-
-struct Entry {
-    peer: Arc<Peer>,
-    handles: Weak<Identity>,
-}
-
-/// Identities by endpoint and engine; slots are used again with a new generation.
-#[derive(Default)]
-struct PeerTable {
-    entries: HashMap<(Endpoint, EngineId), Entry>,
-    free: Vec<PeerKey>,
-    slots: u32,
-    reclaimed: u64,
 }
 
 /// Plan of an engine, from its checked configuration.
@@ -82,8 +60,7 @@ pub(crate) struct Core {
     set: Arc<ShardSet>,
     control: Control,
     control_counters: Arc<ControlCounters>,
-    #[expect(clippy::disallowed_types, reason = "opening and closing peers; no transfer takes it")]
-    peers: std::sync::Mutex<PeerTable>,
+    identities: Identities,
     #[expect(clippy::disallowed_types, reason = "close and drop alone take it")]
     threads: std::sync::Mutex<Threads>,
     cores: Vec<Option<u32>>,
@@ -148,14 +125,15 @@ impl Core {
         let threads = set.start(&plan.set, &control).inspect_err(|_| {
             let _nothing_is_connected = control.close(Duration::from_secs(1));
         })?;
+        let leaving = control.clone();
+        let leave = Box::new(move |peer: &Arc<Peer>| leaving.leave(peer));
         Ok(Arc::new(Self {
             cores: threads.cores(),
+            identities: Identities::new(set.id(), plan.max_peers, leave),
             plan,
             set,
             control,
             control_counters,
-            #[expect(clippy::disallowed_types, reason = "see the field")]
-            peers: std::sync::Mutex::default(),
             #[expect(clippy::disallowed_types, reason = "see the field")]
             threads: std::sync::Mutex::new(threads),
             fenced: AtomicBool::new(false),
@@ -220,32 +198,9 @@ impl Core {
 
     // ---- peers
 
-    fn table(&self) -> std::sync::MutexGuard<'_, PeerTable> {
-        let mut table = self.peers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // An identity that no handle names is given back at the next look.
-        let table_ref = &mut *table;
-        let gone: Vec<_> = table_ref
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.handles.strong_count() == 0)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in gone {
-            if let Some(entry) = table_ref.entries.remove(&id) {
-                let PeerKey { slot, generation } = entry.peer.key;
-                table_ref.free.push(PeerKey { slot, generation: generation.wrapping_add(1) });
-                table_ref.reclaimed += 1;
-                entry.peer.leave(PeerStatus::Closed);
-                self.control.forget(entry.peer.endpoint, entry.peer.epoch);
-                self.set.tell(|| Message::PeerLeft(Arc::clone(&entry.peer)));
-            }
-        }
-        table
-    }
-
-    /// Charged identities.
-    pub fn peer_count(&self) -> usize {
-        self.table().entries.len()
+    /// Charged identities. Takes no lock.
+    pub fn peer_count(&self) -> u64 {
+        self.identities.charged()
     }
 
     pub fn open(
@@ -255,54 +210,16 @@ impl Core {
         timeout: Duration,
     ) -> Result<OpenedPeer> {
         self.open_check()?;
-        let id = (endpoint, EngineId::of(&epoch));
-        self.find_or_room(id)?;
-        let opened = self.control.open(endpoint, epoch, timeout)?;
-        let identity = self.charge(id, epoch, &opened)?;
+        // A failure from here on drops the handle, which gives back what only this open charged.
+        let identity = self.identities.charge(endpoint, epoch)?;
+        let opened = self.control.open(&identity.peer, timeout)?;
+        if identity.is_new() {
+            let Opened { limits, engine, .. } = &opened;
+            tracing::debug!(%endpoint, %engine, ?limits, "peer opened");
+            self.set.tell(|| Message::Peer(Arc::clone(&identity.peer)));
+        }
         let snapshot = snapshot(&opened);
         Ok(OpenedPeer { identity, snapshot })
-    }
-
-    /// Fails early where the identity left, or where there is no room for a new one.
-    fn find_or_room(&self, id: (Endpoint, EngineId)) -> Result<()> {
-        let table = self.table();
-        if let Some(entry) = table.entries.get(&id) {
-            return entry.peer.check_live();
-        }
-        let in_use = table.entries.len() as u64;
-        let limit = u64::from(self.plan.max_peers);
-        if in_use >= limit {
-            let resource = "max_peer_segments";
-            return Err(Error::ResourceExhausted { resource, limit, in_use, requested: 1 });
-        }
-        Ok(())
-    }
-
-    fn charge(
-        &self,
-        id: (Endpoint, EngineId),
-        epoch: SourceEpoch,
-        opened: &Opened,
-    ) -> Result<Arc<Identity>> {
-        self.find_or_room(id)?;
-        let mut table = self.table();
-        if let Some(identity) = table.entries.get(&id).and_then(|entry| entry.handles.upgrade()) {
-            return Ok(identity);
-        }
-        let key = table.free.pop().unwrap_or_else(|| {
-            table.slots += 1;
-            PeerKey { slot: table.slots - 1, generation: 1 }
-        });
-        let peer = Arc::new(Peer::new(key, id.0, epoch, id.1));
-        let identity = Arc::new(Identity { peer: Arc::clone(&peer), engine: self.set.id() });
-        let handles = Arc::downgrade(&identity);
-        table.entries.insert(id, Entry { peer: Arc::clone(&peer), handles });
-        drop(table);
-        let Opened { limits, engine, .. } = opened;
-        tracing::debug!(endpoint = %id.0, %engine, ?limits, "peer opened");
-        self.control.watch(&peer);
-        self.set.tell(|| Message::Peer(Arc::clone(&peer)));
-        Ok(identity)
     }
 
     /// Round trip over the control connection.

@@ -5,6 +5,7 @@ pub(crate) mod control;
 pub(crate) mod core;
 pub(crate) mod driver;
 pub(crate) mod host;
+pub(crate) mod identities;
 pub(crate) mod links;
 pub(crate) mod mailbox;
 pub(crate) mod memory;

@@ -125,6 +125,11 @@ impl Client {
         *self.peer.borrow_mut() = Arc::downgrade(peer);
     }
 
+    /// Whether an identity that lives and is not this one is told of the end.
+    pub fn tells_another(&self, peer: &Arc<Peer>) -> bool {
+        self.peer.borrow().upgrade().is_some_and(|told| !Arc::ptr_eq(&told, peer))
+    }
+
     /// Answers every question with this error.
     pub fn fail_all(&self, error: &Error) {
         self.fail_where(error, |_| true);

@@ -230,12 +230,19 @@ impl Core {
         }
     }
 
-    /// Ends a peer's control connection. Its questions fail.
-    pub fn forget(&self, endpoint: Endpoint, epoch: &SourceEpoch) {
-        let target = (endpoint, EngineId::of(epoch));
-        let known = self.clients.borrow_mut().remove(&target);
+    /// Ends an identity that nobody uses any more, with its control connection, unless that tells
+    /// another identity: the same peer was opened anew before this came.
+    pub fn leave_peer(self: &Rc<Self>, peer: &Arc<Peer>) {
+        self.peer_left(peer, PeerStatus::Closed);
+        let target = (peer.endpoint, peer.engine);
+        let mut clients = self.clients.borrow_mut();
+        if clients.get(&target).is_some_and(|(client, _)| client.tells_another(peer)) {
+            return;
+        }
+        let known = clients.remove(&target);
+        drop(clients);
         if let Some((client, task)) = known {
-            client.fail_all(&Error::PeerClosed { endpoint: endpoint.to_string() });
+            client.fail_all(&Error::PeerClosed { endpoint: peer.endpoint_text.clone() });
             self.scope.cancel(task);
         }
         self.cooldowns.borrow_mut().succeeded(target);

@@ -132,21 +132,20 @@ impl Control {
         }
     }
 
-    /// Connects to the engine with `epoch` at `endpoint`, proves and lets prove, and reads its whole
-    /// catalog. The control connection stays for later questions. Waits for a peer that does not listen
-    /// yet, up to `timeout`; every other refusal ends it at once.
+    /// Connects to the peer, proves and lets prove, and reads its whole catalog. The control connection
+    /// stays for later questions, and from now on tells `peer` when the identity ends: it leaves `Live`,
+    /// and every shard gets `PeerLeft`. Waits for a peer that does not listen yet, up to `timeout`; every
+    /// other refusal ends it at once.
     ///
-    /// Nothing is kept of a peer that could not be opened.
-    pub fn open(
-        &self,
-        endpoint: Endpoint,
-        epoch: SourceEpoch,
-        timeout: Duration,
-    ) -> Result<Opened, Error> {
-        let what = || format!("opening {endpoint}");
+    /// Nothing is kept of a peer that could not be opened once [`leave`](Self::leave) was called for it.
+    pub fn open(&self, peer: &Arc<Peer>, timeout: Duration) -> Result<Opened, Error> {
+        peer.check_live()?;
+        let what = || format!("opening {}", peer.endpoint_text);
+        let peer = Arc::clone(peer);
         self.call(what, timeout, move |core, asked, deadline, reply| {
             let ask = Ask::Describe { patient: true, reply };
-            core.ask(endpoint, epoch, engine::question(ask, asked, deadline));
+            core.ask(peer.endpoint, peer.epoch, engine::question(ask, asked, deadline));
+            core.watch(&peer);
         })
     }
 
@@ -194,7 +193,8 @@ impl Control {
         })
     }
 
-    /// Tells `peer` when its identity ends: it leaves `Live`, and every shard gets `PeerLeft`.
+    /// Tells `peer` when its identity ends, without a question.
+    #[cfg(test)]
     pub fn watch(&self, peer: &Arc<Peer>) {
         let peer = Arc::clone(peer);
         self.submit(move |core| core.watch(&peer));
@@ -207,9 +207,14 @@ impl Control {
         self.submit(move |core| core.dial_data(peer, shard, class));
     }
 
-    /// Ends the control connection to an identity that was closed here or is not used any more.
-    pub fn forget(&self, endpoint: Endpoint, epoch: SourceEpoch) {
-        self.submit(move |core| core.forget(endpoint, &epoch));
+    /// Ends an identity that nobody uses any more, in the background: it leaves `Live`, every shard gets
+    /// `PeerLeft`, and its control connection is closed. A connection that serves the same peer under a
+    /// newer identity stays. In a forked child nothing happens.
+    pub fn leave(&self, peer: &Arc<Peer>) {
+        if self.0.thread.is_here() {
+            let peer = Arc::clone(peer);
+            self.submit(move |core| core.leave_peer(&peer));
+        }
     }
 
     /// Hints to connected peers that the catalog changed. Cheap; hints are at least 10 ms apart.

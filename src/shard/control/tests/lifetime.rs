@@ -60,7 +60,8 @@ fn close_does_not_wait_for_a_question_that_has_no_answer() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = Endpoint::new(silent.local_addr().unwrap());
     let control = a.control.clone();
-    let asker = std::thread::Builder::new().spawn(move || control.open(endpoint, epoch(2), LONG));
+    let asker =
+        std::thread::Builder::new().spawn(move || control.open(&peer_at(endpoint, epoch(2)), LONG));
     let _accepted = silent.accept().unwrap();
     a.control.close(LONG).unwrap();
     assert_eq!(asker.unwrap().join().unwrap().unwrap_err().code(), "closed");
@@ -127,8 +128,9 @@ fn many_callers_ask_one_peer_at_once() {
     let callers: Vec<_> = (0..16)
         .map(|_| {
             let control = a.control.clone();
-            let caller =
-                move || control.open(endpoint, epoch, LONG).map(|opened| opened.regions.len());
+            let caller = move || {
+                control.open(&peer_at(endpoint, epoch), LONG).map(|opened| opened.regions.len())
+            };
             std::thread::Builder::new().spawn(caller).unwrap()
         })
         .collect();
@@ -220,10 +222,15 @@ fn connections_that_come_and_go_leave_no_descriptor() {
             drop(shake(&b, Role::Control));
             drop(shake_to_proof(&b, Role::Data));
             drop(dial(b.endpoint));
-            a.control.forget(b.endpoint, b.epoch);
+            a.control.leave(&peer_at(b.endpoint, b.epoch));
             a.open(&b).unwrap();
             a.control.dial_data(a.peer(&b), ShardIndex(n % 2), LaneClass::Small);
-            assert!(matches!(a.inboxes[usize::from(n % 2)].next(), Message::LaneUp { .. }));
+            let inbox = &a.inboxes[usize::from(n % 2)];
+            let lane = eventually("a lane", || {
+                let message = inbox.messages.pop()?;
+                (!matches!(message, Message::PeerLeft(_))).then_some(message)
+            });
+            assert!(matches!(lane, Message::LaneUp { .. }));
             let inbound = || b.inboxes.iter().find_map(|inbox| inbox.messages.pop());
             drop(eventually("the other end", inbound));
         }

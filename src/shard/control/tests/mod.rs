@@ -171,7 +171,7 @@ pub(super) fn start(byte: u8) -> Engine {
 
 impl Engine {
     pub fn open(&self, other: &Self) -> Result<Opened, Error> {
-        self.control.open(other.endpoint, other.epoch, LONG)
+        self.control.open(&peer_at(other.endpoint, other.epoch), LONG)
     }
 
     /// The peer as this engine's shards would know it.

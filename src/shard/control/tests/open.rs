@@ -53,7 +53,7 @@ fn the_smaller_limits_hold() {
 fn core_066_a_wrong_epoch_is_stale_and_counted() {
     let (a, b) = (start(1), start(2));
     let wrong = epoch(3);
-    let error = a.control.open(b.endpoint, wrong, LONG).unwrap_err();
+    let error = a.control.open(&peer_at(b.endpoint, wrong), LONG).unwrap_err();
     assert_eq!(error.code(), "stale_epoch");
     let text = error.to_string();
     for part in [
@@ -117,7 +117,7 @@ fn core_105_another_build_is_named() {
     let fake = Fake::new(4, [0xcd; 8]);
     let (endpoint, epoch) = (fake.endpoint(), fake.epoch);
     let server = std::thread::Builder::new().spawn(move || fake.accept_hello().is_none());
-    let error = a.control.open(endpoint, epoch, LONG).unwrap_err();
+    let error = a.control.open(&peer_at(endpoint, epoch), LONG).unwrap_err();
     assert_eq!(error.code(), "unavailable");
     assert!(error.to_string().contains("cdcdcdcdcdcdcdcd"), "{error}");
     assert!(error.to_string().contains(&endpoint.to_string()), "{error}");
@@ -175,7 +175,7 @@ fn an_engine_on_ipv6_is_opened() {
     });
     let port = c.endpoint.addr().port();
     let v4 = Endpoint::new(([127, 0, 0, 1], port).into());
-    assert!(a.control.open(v4, c.epoch, LONG).is_ok());
+    assert!(a.control.open(&peer_at(v4, c.epoch), LONG).is_ok());
 }
 
 /// CORE-080: a hundred thousand regions come over pages of one snapshot, whatever is registered
@@ -291,7 +291,7 @@ fn a_restless_catalog_is_read_anew_three_times() {
                 raw.stream.write_all(&[&head[..], &meta, &payload].concat()).unwrap();
             }
         });
-        let outcome = a.control.open(endpoint, epoch, LONG);
+        let outcome = a.control.open(&peer_at(endpoint, epoch), LONG);
         if succeeds {
             let opened = outcome.unwrap();
             assert_eq!(opened.generation, changes + 1);
@@ -304,7 +304,7 @@ fn a_restless_catalog_is_read_anew_three_times() {
         } else {
             assert_eq!(outcome.unwrap_err().code(), "busy");
         }
-        a.control.forget(endpoint, epoch);
+        a.control.leave(&peer_at(endpoint, epoch));
         server.unwrap().join().unwrap();
     }
 }
@@ -328,7 +328,7 @@ fn a_source_may_ping_and_hint_during_a_walk() {
         raw.send(Kind::Ping, &Ping { opaque: 78 }.encode());
         assert_eq!(raw.receive().unwrap().1[..8], 78_u64.to_le_bytes());
     });
-    assert_eq!(a.control.open(endpoint, epoch, LONG).unwrap().generation, 8);
+    assert_eq!(a.control.open(&peer_at(endpoint, epoch), LONG).unwrap().generation, 8);
     server.unwrap().join().unwrap();
 }
 
@@ -353,7 +353,7 @@ fn a_peer_that_answers_no_ping_is_cut_and_counted() {
         }
         std::iter::from_fn(|| raw.receive()).filter(|(ping, _, _)| ping.kind == Kind::Ping).count()
     });
-    a.control.open(endpoint, epoch, LONG).unwrap();
+    a.control.open(&peer_at(endpoint, epoch), LONG).unwrap();
     let peer = peer_at(endpoint, epoch);
     a.control.watch(&peer);
     assert_eq!(server.unwrap().join().unwrap(), 3);
@@ -403,7 +403,7 @@ fn core_068_an_impostor_gets_no_proof() {
         stream.write_all(&challenge).unwrap();
         (hello, read_to_end(&mut stream))
     });
-    let error = a.control.open(endpoint, real, LONG).unwrap_err();
+    let error = a.control.open(&peer_at(endpoint, real), LONG).unwrap_err();
     assert_eq!(error.code(), "stale_epoch");
     let (hello, after) = server.unwrap().join().unwrap();
     assert!(after.is_empty(), "{} bytes after the challenge", after.len());
@@ -423,7 +423,7 @@ fn a_peer_that_does_not_listen_yet_is_waited_for() {
         eventually_after(Duration::from_millis(400));
         start_with(2, |plan| plan.bind = bind)
     });
-    let opened = a.control.open(Endpoint::new(bind), epoch(2), LONG);
+    let opened = a.control.open(&peer_at(Endpoint::new(bind), epoch(2)), LONG);
     let b = later.unwrap().join().unwrap();
     assert_eq!(opened.unwrap().engine, EngineId::of(&b.epoch));
     assert!(a.counters().failed_dials.get() >= 1);
@@ -434,8 +434,10 @@ fn a_peer_that_does_not_listen_yet_is_waited_for() {
 fn a_peer_that_never_listens_is_a_refused_connection() {
     let a = start(1);
     let bind = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error =
-        a.control.open(Endpoint::new(bind), epoch(2), Duration::from_millis(300)).unwrap_err();
+    let error = a
+        .control
+        .open(&peer_at(Endpoint::new(bind), epoch(2)), Duration::from_millis(300))
+        .unwrap_err();
     let Error::Connect { endpoint, source } = &error else { panic!("{error:?}") };
     assert_eq!((endpoint, source.errno()), (&bind.to_string(), libc::ECONNREFUSED));
     assert!(error.to_string().contains("running and listening"), "{error}");
@@ -450,10 +452,11 @@ fn a_silent_peer_costs_its_timeout_and_nothing_else() {
     // Takes the connection in the kernel and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = Endpoint::new(silent.local_addr().unwrap());
-    let error = a.control.open(endpoint, epoch(2), LONG).unwrap_err();
+    let error = a.control.open(&peer_at(endpoint, epoch(2)), LONG).unwrap_err();
     assert_eq!(error.code(), "timeout");
     assert!(error.to_string().contains("did not answer the handshake"), "{error}");
-    let error = a.control.open(endpoint, epoch(2), Duration::from_millis(50)).unwrap_err();
+    let error =
+        a.control.open(&peer_at(endpoint, epoch(2)), Duration::from_millis(50)).unwrap_err();
     assert_eq!(error.code(), "timeout", "the caller's deadline is earlier");
 
     // A queue that is full drops what comes: the address leads nowhere.
@@ -465,7 +468,7 @@ fn a_silent_peer_costs_its_timeout_and_nothing_else() {
     while let Ok(stream) = TcpStream::connect_timeout(&at, Duration::from_millis(200)) {
         held.push(stream);
     }
-    let error = a.control.open(Endpoint::new(at), epoch(2), LONG).unwrap_err();
+    let error = a.control.open(&peer_at(Endpoint::new(at), epoch(2)), LONG).unwrap_err();
     let Error::Connect { source, .. } = &error else { panic!("{error:?}") };
     assert_eq!(source.errno(), libc::ETIMEDOUT);
     eventually("nothing kept", || a.inspect(|core| core.clients_len() == 0).then_some(()));

@@ -1,0 +1,94 @@
+//! How engines, peers and shards end: handles that go, closes that meet, and calls that meet a close.
+
+mod common;
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use common::{SOON, engine, engine_with, eventually};
+use orbite::Error;
+
+/// Connections of this network namespace whose near end has that port.
+fn connections_at(port: u16) -> usize {
+    const ESTABLISHED: &str = "01";
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let connected = |line: &&str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == ESTABLISHED
+    };
+    table.lines().skip(1).filter(connected).count()
+}
+
+/// The last segment of a peer gives back its charge, its lanes and its control connection, without any
+/// further call of the engine that opened it.
+#[test]
+fn the_last_segment_of_a_peer_ends_its_connections() {
+    let (source, requester) = (engine(), engine());
+    let port = source.endpoint().rsplit_once(':').unwrap().1.parse().unwrap();
+    let first = requester.open_segment(source.descriptor(), None, SOON).unwrap();
+    let second = requester.refresh_segment(&first, SOON).unwrap();
+    let shards = usize::from(requester.config().shards.count);
+    eventually("all lanes stand", || connections_at(port) == 1 + shards);
+    drop(first);
+    requester.ping(&second, SOON).unwrap();
+    assert_eq!(requester.stats().peer_segments, 1);
+    drop(second);
+    eventually("all connections are gone", || connections_at(port) == 0);
+    assert_eq!(requester.stats().peer_segments, 0);
+}
+
+/// Opens and drops of one peer on many threads meet in every order, and none of them ends another's.
+#[test]
+fn opens_and_drops_of_one_peer_do_not_disturb_each_other() {
+    let (source, requester) = (engine(), engine());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let segment = requester.open_segment(source.descriptor(), None, SOON).unwrap();
+                    requester.ping(&segment, SOON).unwrap();
+                    assert_eq!(requester.stats().peer_segments, 1);
+                }
+            });
+        }
+    });
+    assert_eq!(requester.stats().peer_segments, 0);
+}
+
+/// Opens in parallel never hold more identities than `max_peer_segments`, and a refused or failed one
+/// leaves its place to others.
+#[test]
+fn opens_in_parallel_keep_the_limit_of_peers() {
+    let sources: Vec<_> = (0..6).map(|_| engine()).collect();
+    let requester = engine_with(|config| config.max_peer_segments = 2);
+    for _ in 0..10 {
+        let barrier = Barrier::new(sources.len());
+        std::thread::scope(|scope| {
+            for source in &sources {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let outcome = requester.open_segment(source.descriptor(), None, SOON);
+                    assert!(requester.stats().peer_segments <= 2);
+                    barrier.wait();
+                    match outcome {
+                        Ok(segment) => drop(segment),
+                        Err(Error::ResourceExhausted { resource, .. }) => {
+                            assert_eq!(resource, "max_peer_segments");
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                });
+            }
+        });
+        assert_eq!(requester.stats().peer_segments, 0);
+    }
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for _ in 0..3 {
+        let wait = Duration::from_millis(50);
+        let epoch = sources[0].source_epoch();
+        requester.open_segment(nobody.to_string(), epoch, wait).unwrap_err();
+    }
+    let held: Vec<_> =
+        sources[..2].iter().map(|s| requester.open_segment(s.descriptor(), None, SOON)).collect();
+    assert!(held.iter().all(Result::is_ok));
+}
