@@ -10,7 +10,6 @@ use crate::protocol::control::region::RegionDescriptor;
 use crate::shard::clock::Clock;
 use crate::shard::control::{Catalog, Control, ControlCounters, ControlPlan, Opened, ShardInbox};
 use crate::shard::identities::{Identities, Identity};
-use crate::shard::mailbox::message::Message;
 use crate::shard::memory::{Backing, MemoryCounters, Reaper, RegionInfo, Registration, Registry};
 use crate::shard::peer::{Peer, PeerRegion, Snapshot};
 use crate::shard::port::admission::{AdmissionRules, Aim, Ask, Refusal};
@@ -216,7 +215,7 @@ impl Core {
         if identity.is_new() {
             let Opened { limits, engine, .. } = &opened;
             tracing::debug!(%endpoint, %engine, ?limits, "peer opened");
-            self.set.tell(|| Message::Peer(Arc::clone(&identity.peer)));
+            self.set.announce(&identity.peer);
         }
         let snapshot = snapshot(&opened);
         Ok(OpenedPeer { identity, snapshot })

@@ -15,6 +15,7 @@ use crate::shard::host::thread::{self, Running};
 use crate::shard::mailbox::Mailbox;
 use crate::shard::mailbox::message::Message;
 use crate::shard::memory::{Registry, View};
+use crate::shard::peer::Peer;
 use crate::shard::placement::Seat;
 use crate::shard::wait::WaitPolicy;
 use crate::types::ShardIndex;
@@ -154,19 +155,11 @@ impl ShardSet {
         self.mailboxes.iter().all(|mailbox| mailbox.has_ended())
     }
 
-    /// Tells every shard, as the engine's own message: it may not be lost, so a full queue is tried
-    /// again for as long as the shard takes messages at all.
-    pub fn tell(&self, make: impl Fn() -> Message) {
+    /// Tells every shard of a new peer, so that it dials early. A hint: a shard whose queue is full dials
+    /// with the first work for the peer.
+    pub fn announce(&self, peer: &Arc<Peer>) {
         for mailbox in &self.mailboxes {
-            let mut message = make();
-            while let Err(back) = mailbox.inject(message) {
-                if mailbox.has_ended() {
-                    break;
-                }
-                message = back;
-                mailbox.bell.force();
-                std::thread::yield_now();
-            }
+            let _full_or_ended = mailbox.inject(Message::Peer(Arc::clone(peer)));
         }
     }
 
@@ -175,9 +168,9 @@ impl ShardSet {
         self.mailboxes.iter().for_each(|mailbox| mailbox.bell.force());
     }
 
-    /// No new work; what runs is finished.
+    /// No new work; what runs is finished. Never waits for a shard.
     pub fn stop(&self) {
-        self.tell(|| Message::Stop);
+        self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
     }
 
     /// Nobody waits any longer: every link is closed, which ends all work.
@@ -214,3 +207,7 @@ impl Threads {
         self.running.len()
     }
 }
+
+#[cfg(test)]
+#[cfg(not(orbite_loom))]
+mod tests;

@@ -19,10 +19,52 @@ use queue::Inject;
 /// Messages that may wait in an inject queue.
 const INJECT_DEPTH: usize = 4096;
 
+/// What comes without a ring of its own: bounded, and with the engine's last message beside the queue,
+/// since that must get through to a shard whose queue is full.
+///
+/// A push does not wake the shard: ring its bell afterwards.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    queue: Inject<Message>,
+    stop: AtomicBool,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        Self { queue: Inject::with_capacity(INJECT_DEPTH), stop: AtomicBool::new(false) }
+    }
+
+    /// Appends, or gives the message back: the queue is full.
+    pub fn push(&self, message: Message) -> Result<(), Message> {
+        self.queue.push(message)
+    }
+
+    /// The oldest message; [`Message::Stop`] once, after everything that was queued before it.
+    pub fn pop(&self) -> Option<Message> {
+        // The flag before the queue: what was queued before the flag was set is then seen as well.
+        let stop = self.stop.load(Ordering::Acquire);
+        let queued = self.queue.pop();
+        if queued.is_some() || !stop {
+            return queued;
+        }
+        self.stop.swap(false, Ordering::AcqRel).then_some(Message::Stop)
+    }
+
+    /// Messages that wait, at the moment of the look.
+    pub fn len(&self) -> usize {
+        self.queue.len() + usize::from(self.stop.load(Ordering::Acquire))
+    }
+
+    /// False from the moment that a push has taken its place.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty() && !self.stop.load(Ordering::Acquire)
+    }
+}
+
 /// The way into one shard. Shared by all who may send to it.
 pub(crate) struct Mailbox {
     pub bell: Bell,
-    pub inject: Inject<Message>,
+    pub inject: Inbox,
     /// Caller threads with a ring of their own.
     rings: AtomicU32,
     rings_max: u32,
@@ -37,7 +79,7 @@ impl Mailbox {
     pub fn new(rings_max: u32, ring_depth: u32) -> io::Result<Self> {
         Ok(Self {
             bell: Bell::new()?,
-            inject: Inject::with_capacity(INJECT_DEPTH),
+            inject: Inbox::new(),
             rings: AtomicU32::new(0),
             rings_max,
             ring_depth: ring_depth as usize,
@@ -64,6 +106,12 @@ impl Mailbox {
     /// The shard dropped the ring of a thread that is gone.
     pub fn ring_left(&self) {
         self.rings.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Tells the shard to stop. Never waits, and is never refused.
+    pub fn stop(&self) {
+        self.inject.stop.store(true, Ordering::Release);
+        self.bell.force();
     }
 
     pub fn end(&self) {
