@@ -5,8 +5,8 @@ mod common;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use common::{SOON, engine, engine_with, eventually};
-use orbite::Error;
+use common::{Pair, SOON, engine, engine_with, eventually, now};
+use orbite::{Error, Permission, TransferOp};
 
 /// Connections of this network namespace whose near end has that port.
 fn connections_at(port: u16) -> usize {
@@ -91,4 +91,35 @@ fn opens_in_parallel_keep_the_limit_of_peers() {
     let held: Vec<_> =
         sources[..2].iter().map(|s| requester.open_segment(s.descriptor(), None, SOON)).collect();
     assert!(held.iter().all(Result::is_ok));
+}
+
+/// Calls that meet a close, also the first of their thread, end soon: with a report, or `Closed`.
+#[test]
+fn calls_that_meet_a_close_end_soon() {
+    const LONG: Duration = Duration::from_secs(600);
+    for _ in 0..60 {
+        let pair = Pair::new(4096, Permission::RemoteReadWrite);
+        let barrier = Barrier::new(5);
+        let call = || {
+            let (target, requests) = (pair.target(), [pair.request(0, 0, 4096)]);
+            barrier.wait();
+            let start = now();
+            loop {
+                let ran =
+                    pair.requester.submit_and_wait(TransferOp::Write, &target, &requests, LONG);
+                assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+                match ran.map(|report| report.failure.map(|failure| failure.error)) {
+                    Ok(None) => {}
+                    Ok(Some(Error::Closed)) | Err(Error::Closed) => break,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(call)));
+            barrier.wait();
+            pair.requester.close(SOON).unwrap();
+        });
+        assert_eq!(pair.requester.stats().retained_after_unregister_bytes, 0);
+    }
 }

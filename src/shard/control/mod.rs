@@ -32,7 +32,7 @@ mod serve;
 mod source;
 mod sys;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::cell::RefCell;
 use std::collections::HashMap;

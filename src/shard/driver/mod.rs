@@ -208,13 +208,14 @@ impl Driver {
         moved
     }
 
-    /// No submission is live and no peer is being served. Frames that were given up may still be on a lane:
+    /// No submission is live or waits to be taken up, and no peer is being served. Frames that were given up may still be on a lane:
     /// they hold no memory, and closing the lane ends them.
     fn is_quiet(&self) -> bool {
         let aborted = self.mailbox.aborted.load(Ordering::Relaxed);
         aborted
             || self.live == 0
                 && self.rings.iter().all(rtrb::Consumer::is_empty)
+                && self.mailbox.inject.is_empty()
                 && !self.links.any_serving()
     }
 
@@ -243,15 +244,19 @@ impl Driver {
         self.mailbox.bell.awake();
     }
 
-    /// The loop is over: every link is closed, which proves that nothing touches memory any more.
+    /// The loop is over: every link is closed, which proves that nothing touches memory any more. What
+    /// has come until now is failed; what comes later finds nobody, and its caller sees that by itself.
     fn end(&mut self) {
         for id in self.links.iter().map(|(id, _)| id).collect::<Vec<_>>() {
             self.cut(id, Fault::Closed);
         }
         self.fail_all_queued(Fault::Closed);
         while let Some(message) = self.mailbox.inject.pop() {
-            if let Message::Submit(submission) = message {
-                self.submit(submission);
+            match message {
+                Message::Submit(submission) => self.submit(submission),
+                // A ring may come with work in it.
+                Message::Ring(ring) => self.rings.push(ring),
+                _ => {}
             }
         }
         for ring in &mut self.rings {
@@ -264,6 +269,7 @@ impl Driver {
             }
         }
         self.publish();
+        self.mailbox.finish();
     }
 }
 

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::error::Error;
 use crate::shard::control::ShardInbox;
 use crate::shard::port::submission::Submission;
 
@@ -69,6 +70,8 @@ pub(crate) struct Mailbox {
     rings: AtomicU32,
     rings_max: u32,
     ring_depth: usize,
+    /// The shard has failed or finished everything that it took up, as it was told to.
+    finished: AtomicBool,
     /// The shard's thread has ended; nothing that is sent is ever looked at.
     ended: AtomicBool,
     /// The engine does not wait any longer: close every link at once.
@@ -83,6 +86,7 @@ impl Mailbox {
             rings: AtomicU32::new(0),
             rings_max,
             ring_depth: ring_depth as usize,
+            finished: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
         })
@@ -114,6 +118,22 @@ impl Mailbox {
         self.bell.force();
     }
 
+    /// The shard, at its orderly end: it answers for nothing any more.
+    pub fn finish(&self) {
+        self.finished.store(true, Ordering::Relaxed);
+    }
+
+    /// Once the thread has ended: what a caller is told whose work was never looked at.
+    pub fn why_ended(&self, shard: usize) -> Error {
+        if self.finished.load(Ordering::Relaxed) {
+            return Error::Closed;
+        }
+        Error::Internal(format!(
+            "shard {shard} panicked and takes no work; close the engine, and report it"
+        ))
+    }
+
+    /// The shard's thread: its last word, also after a panic. Orders everything that the shard did.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }

@@ -17,10 +17,12 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::shard::ShardSet;
 use crate::shard::control::ShardInbox;
+use crate::shard::mailbox::Mailbox;
 use crate::shard::mailbox::message::Message;
-use crate::shard::memory::View;
+use crate::shard::memory::{Pin, View};
 use crate::shard::wait::Spinner;
 use crate::transfer::report::Summary;
+use crate::types::{Fault, RemoteEffect};
 
 use admission::{AdmissionRules, Aim, Ask, Refusal, fill};
 use submission::Submission;
@@ -31,6 +33,9 @@ const POOL: usize = 4;
 const GUARD: Duration = Duration::from_millis(10);
 /// How long a caller whose deadline passed waits for its shard's word on what became of the work.
 const VERDICT: Duration = Duration::from_millis(200);
+
+/// A waiting caller looks so often whether its shard has ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// So that threads do not all begin at the same shard.
 static NEXT_SEED: AtomicU64 = AtomicU64::new(1);
@@ -133,7 +138,8 @@ impl Port {
         let Some(inner) = Arc::get_mut(&mut submission) else {
             return Err(Refusal::Final(Error::Internal("a new submission is shared".into())));
         };
-        inner.stations.submitted = clock.nanos(clock.now());
+        let now = clock.now();
+        inner.stations.submitted = clock.nanos(now);
         if let Err(refusal) = fill(inner, &mut self.view, aim, asks, rules) {
             self.pool.push(submission);
             return Err(refusal);
@@ -146,7 +152,7 @@ impl Port {
             return Err(Refusal::Final(error));
         }
         self.spinner.reset();
-        if let Err(error) = self.wait(&submission, shard, deadline) {
+        if let Err(error) = self.wait(&submission, shard, now, deadline) {
             return Err(Refusal::Final(error));
         }
         let ran = Ran::of(&submission);
@@ -183,7 +189,7 @@ impl Port {
     fn send(&mut self, submission: &Arc<Submission>, shard: usize) -> Result<()> {
         let mailbox = self.shards.mailbox(shard)?;
         if mailbox.has_ended() {
-            return Err(Error::Closed);
+            return Err(mailbox.why_ended(shard));
         }
         let full = || Error::ResourceExhausted {
             resource: "shards.submission_lane_depth",
@@ -202,11 +208,13 @@ impl Port {
     }
 
     /// Waits for the word; past the deadline makes the shard end the call. A shard that does not turn
-    /// then has not had the last word, and the outcome is read as it stands.
+    /// then has not had the last word, and the outcome is read as it stands. A shard that ended meanwhile
+    /// has no word to give: `Err` if it never saw the submission, which then holds nothing any more.
     fn wait(
         &mut self,
         submission: &Arc<Submission>,
         shard: usize,
+        now: Instant,
         deadline: Instant,
     ) -> Result<()> {
         let mailbox = Arc::clone(self.shards.mailbox(shard)?);
@@ -220,14 +228,25 @@ impl Port {
                 counters.callers.guard_rings.add(1);
             }
         };
-        if submission.word.wait(&mut self.spinner, Some(deadline), GUARD, nudge) {
-            return Ok(());
+        let mut until = now;
+        while until < deadline {
+            until = deadline.min(until + LOOK);
+            if submission.word.wait(&mut self.spinner, Some(until), GUARD, &nudge) {
+                return Ok(());
+            }
+            if mailbox.has_ended() {
+                return orphaned(submission, &mailbox, shard);
+            }
         }
         submission.abandon();
         let _full_or_ended = mailbox.inject(Message::Cancel(Arc::clone(submission)));
         mailbox.bell.force();
         let verdict = self.shards.clock().now() + VERDICT;
-        submission.word.wait(&mut self.spinner, Some(verdict), GUARD, || mailbox.bell.force());
+        let done =
+            submission.word.wait(&mut self.spinner, Some(verdict), GUARD, || mailbox.bell.force());
+        if !done && mailbox.has_ended() {
+            return orphaned(submission, &mailbox, shard);
+        }
         Ok(())
     }
 
@@ -245,4 +264,27 @@ impl Port {
         }
         self.pool.push(submission);
     }
+}
+
+/// What becomes of a submission whose shard has ended, which orders all that the shard did before this.
+fn orphaned(submission: &Submission, mailbox: &Mailbox, shard: usize) -> Result<()> {
+    if submission.word.is_done() {
+        return Ok(());
+    }
+    if submission.stations.ingested.load(Ordering::Relaxed) == 0 {
+        // It was sent as the shard ended, and nobody has looked at it or will.
+        submission.pins().iter().for_each(Pin::release_on_caller);
+        return Err(mailbox.why_ended(shard));
+    }
+    // The shard panicked with it in hand. What is pinned may be in use, and stays so.
+    for owner in 0..submission.owners.len() as u32 {
+        let outcome = submission.outcome(owner);
+        if !outcome.is_terminal() {
+            let effect =
+                if outcome.attempts > 0 { RemoteEffect::Unknown } else { RemoteEffect::None };
+            let outcome = outcome.failed(submission.op, Fault::Internal, effect);
+            submission.set_outcome(owner, outcome);
+        }
+    }
+    Ok(())
 }

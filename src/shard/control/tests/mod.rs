@@ -33,7 +33,7 @@ use crate::types::{EngineId, MemoryLocation, PeerKey, Permission, RegionKey};
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 /// A catalog that a test replaces as a whole.
-pub(super) struct Shelf {
+pub(in crate::shard) struct Shelf {
     content: ArcSwap<(u64, Arc<[RegionDescriptor]>)>,
     walks: AtomicU64,
 }
@@ -63,7 +63,7 @@ impl Catalog for Shelf {
 
 /// A shard that only collects its messages.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(in crate::shard) struct Inbox {
     messages: SegQueue<Message>,
     pub full: AtomicBool,
 }
@@ -99,7 +99,7 @@ pub(super) struct Engine {
     counters: Arc<ControlCounters>,
 }
 
-pub(super) fn epoch(byte: u8) -> SourceEpoch {
+pub(in crate::shard) fn epoch(byte: u8) -> SourceEpoch {
     SourceEpoch::from_bytes([byte; 16]).unwrap()
 }
 
@@ -114,7 +114,7 @@ pub(super) fn limits() -> Negotiated {
 }
 
 /// A plan with the product's defaults on an ephemeral port of loopback, two shards and no region.
-pub(super) fn plan(epoch: SourceEpoch) -> (ControlPlan, Arc<Shelf>, Vec<Arc<Inbox>>) {
+pub(in crate::shard) fn plan(epoch: SourceEpoch) -> (ControlPlan, Arc<Shelf>, Vec<Arc<Inbox>>) {
     let shelf = Arc::new(Shelf {
         content: ArcSwap::from_pointee((1, Arc::default())),
         walks: AtomicU64::new(0),
