@@ -30,6 +30,9 @@ mod table;
 mod tests;
 mod tree;
 mod view;
+#[cfg(test)]
+#[cfg(not(orbite_loom))]
+mod withdrawal_tests;
 
 pub(crate) use backing::Backing;
 pub(crate) use counters::MemoryCounters;

@@ -1,19 +1,19 @@
 //! Acceptance cases of registration, seen from the registry.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::types::{MAX_LENGTH, Permission, RegionKey, ShardIndex, TransferOp};
+use crate::types::{MAX_LENGTH, Permission, RegionKey, TransferOp};
 
 use super::sys::external_atomics;
 use super::tree::{NODE_MAX, take_copies};
 use super::*;
 
 const SOON: Duration = Duration::from_secs(20);
-const RW: Permission = Permission::RemoteReadWrite;
+pub(super) const RW: Permission = Permission::RemoteReadWrite;
 
 /// Tells the name of the thread that drops it.
 struct Watched(Sender<String>);
@@ -35,15 +35,15 @@ fn watched_at(bytes: &'static [AtomicU8]) -> (Backing, Receiver<String>) {
     (Backing::Host(external_atomics(bytes, Arc::new(Watched(tell)))), drops)
 }
 
-fn watched(len: usize) -> (Backing, Receiver<String>) {
+pub(super) fn watched(len: usize) -> (Backing, Receiver<String>) {
     watched_at(atomics(len))
 }
 
-fn plain(len: usize) -> Backing {
+pub(super) fn plain(len: usize) -> Backing {
     Backing::Host(HostMemory::from_vec(vec![0; len]).unwrap())
 }
 
-fn registry() -> Arc<Registry> {
+pub(super) fn registry() -> Arc<Registry> {
     Registry::new(100_000, 2)
 }
 
@@ -51,7 +51,7 @@ fn named<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'stati
     std::thread::Builder::new().name(name.into()).spawn(body).unwrap().join().unwrap()
 }
 
-fn key(registration: &Registration) -> RegionKey {
+pub(super) fn key(registration: &Registration) -> RegionKey {
     registration.record().key
 }
 
@@ -63,13 +63,13 @@ pub(super) fn pin(view: &mut View, address: u64, length: u64) -> Result<Pin, Err
     }
 }
 
-fn dropped_once(drops: &Receiver<String>) -> String {
+pub(super) fn dropped_once(drops: &Receiver<String>) -> String {
     let by = drops.recv_timeout(SOON).unwrap();
     assert!(drops.try_recv().is_err(), "dropped twice");
     by
 }
 
-fn not_yet(drops: &Receiver<String>) -> bool {
+pub(super) fn not_yet(drops: &Receiver<String>) -> bool {
     drops.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty)
 }
 
@@ -464,107 +464,6 @@ fn core_037_local_registrations_are_invisible_to_peers() {
     }
     drop(read);
     assert_ne!(registry.describe().0, next);
-}
-
-/// A running shard that does not turn is waited for, no longer than the bound; the range is closed then,
-/// its memory stays, and the answer of the shard lets it go.
-#[test]
-fn a_withdrawal_that_a_shard_does_not_confirm_keeps_the_memory() {
-    let (registry, (memory, drops)) = (registry(), watched(64));
-    let rings = Arc::new(AtomicU64::new(0));
-    let ring = Arc::clone(&rings);
-    registry.set_withdrawal(Duration::from_millis(5), move || {
-        ring.fetch_add(1, Ordering::Relaxed);
-    });
-    let address = memory.address();
-    let registration = registry.register(memory, 0, 64, RW).unwrap();
-    let _running = registry.gate(ShardIndex(1)).enter();
-    let view = View::new(Arc::clone(&registry));
-    view.begin_turn(ShardIndex(1));
-    match registration.withdraw_in_time().unwrap_err() {
-        Error::Unquiesced { what, outstanding } => {
-            assert_eq!(outstanding, 1);
-            assert!(what.contains("64 bytes") && what.contains("5000 us"), "{what}");
-        }
-        other => panic!("{other}"),
-    }
-    assert_eq!(rings.load(Ordering::Relaxed), 1);
-    let pinned = pin(&mut View::new(Arc::clone(&registry)), address, 1);
-    assert_eq!(pinned.unwrap_err().code(), "not_registered");
-    assert_eq!(registration.withdraw(Duration::ZERO).unwrap_err().code(), "unquiesced");
-    drop(registration);
-    assert_eq!(rings.load(Ordering::Relaxed), 2, "the drop of a closed one withdraws nothing");
-    assert!(not_yet(&drops), "the record holds its memory");
-    assert_eq!(registry.sweep(), 1);
-    assert_eq!(registry.counters().retained_after_unregister_bytes, 64);
-    view.begin_turn(ShardIndex(1));
-    assert_eq!(registry.sweep(), 0);
-    dropped_once(&drops);
-    assert_eq!(registry.counters(), MemoryCounters::default());
-}
-
-/// A shard whose look-up found a newer table in the middle of a turn tells so when the next turn begins,
-/// though that one finds nothing newer: else a busy shard would hold the withdrawal until it parks.
-#[test]
-fn a_table_taken_in_the_middle_of_a_turn_is_told_with_the_next_turn() {
-    let (registry, (memory, drops)) = (registry(), watched(64));
-    let registration = registry.register(memory, 0, 64, RW).unwrap();
-    let (shard, region) = (ShardIndex(0), key(&registration));
-    let _running = registry.gate(shard).enter();
-    let view = View::new(Arc::clone(&registry));
-    view.begin_turn(shard);
-    registration.withdraw(Duration::ZERO).unwrap_err();
-    drop(registration);
-    assert_eq!(view.hold(region, TransferOp::Read).unwrap_err(), Denied::Gone);
-    assert_eq!(view.version(), registry.version(), "the look-up took the new table");
-    assert_eq!(registry.sweep(), 1, "this turn may have begun with the old one");
-    view.begin_turn(shard);
-    assert_eq!(registry.sweep(), 0);
-    dropped_once(&drops);
-}
-
-/// What an earlier withdrawal had to hold goes with the next one that every shard confirms; no further
-/// registering is needed.
-#[test]
-fn a_later_withdrawal_lets_go_of_what_an_earlier_one_held() {
-    let (registry, (memory, drops)) = (registry(), watched(64));
-    let first = registry.register(memory, 0, 64, RW).unwrap();
-    let second = registry.register(plain(64), 0, 64, RW).unwrap();
-    let running = registry.gate(ShardIndex(0)).enter();
-    first.withdraw(Duration::ZERO).unwrap_err();
-    drop(first);
-    assert!(not_yet(&drops));
-    drop(running);
-    second.withdraw(Duration::ZERO).unwrap();
-    dropped_once(&drops);
-    assert_eq!(registry.books(), 0);
-}
-
-/// A shard that never confirms holds the memory as long as the registry exists, and no longer.
-#[test]
-fn what_was_never_confirmed_goes_with_the_registry() {
-    let (registry, (memory, drops)) = (registry(), watched(64));
-    let registration = registry.register(memory, 0, 64, RW).unwrap();
-    std::mem::forget(registry.gate(ShardIndex(0)).enter());
-    registration.withdraw(Duration::ZERO).unwrap_err();
-    drop(registration);
-    assert!(not_yet(&drops));
-    drop(registry);
-    assert_eq!(dropped_once(&drops), "orbite-reaper");
-}
-
-/// A parked shard blocks nobody, and a second withdrawal has nothing to do.
-#[test]
-fn a_parked_shard_is_not_waited_for() {
-    let (registry, (memory, drops)) = (registry(), watched(64));
-    let registration = registry.register(memory, 0, 64, RW).unwrap();
-    drop(registry.gate(ShardIndex(0)).enter());
-    registration.withdraw(Duration::ZERO).unwrap();
-    registration.withdraw(Duration::ZERO).unwrap();
-    registration.read_at(0, &mut [0; 64]).unwrap();
-    assert!(not_yet(&drops), "the handle keeps the bytes");
-    drop(registration);
-    dropped_once(&drops);
 }
 
 /// Registering and releasing many small views costs the same in every round (LOG-032), measured by
