@@ -368,6 +368,21 @@ fn a_peer_without_room_for_a_lane_is_busy() {
     }
 }
 
+/// An engine that may have no further lane names its limit and what it uses.
+#[test]
+fn a_requester_without_room_for_a_lane_names_its_limit() {
+    let requester = engine_with(|config| config.tcp_options.max_lanes = 1);
+    let pair = Pair::of(engine(), requester, 8 << 20, Permission::RemoteReadWrite);
+    pair.complete(TransferOp::Read, &[pair.request(0, 0, 4096)]);
+    let report = pair.run(TransferOp::Read, &[pair.request(0, 0, 4 << 20)]).unwrap();
+    let failure = report.failure.unwrap();
+    let expected = ("tcp_options.max_lanes", 1, 1, 1);
+    let Error::ResourceExhausted { resource, limit, in_use, requested, .. } = failure.error else {
+        panic!("{}", failure.error);
+    };
+    assert_eq!((resource, limit, in_use, requested), expected);
+}
+
 #[test]
 fn a_transport_that_is_not_there_is_unavailable() {
     let pair = Pair::new(4096, Permission::RemoteReadWrite);

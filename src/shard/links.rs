@@ -4,6 +4,7 @@
 //! call. All others are left to epoll.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -122,18 +123,24 @@ impl Links {
         }
     }
 
-    /// Adds a link. Full, or refused by the kernel, gives it back.
-    pub fn insert(&mut self, link: Link, epoll: &Epoll, now: Instant) -> Result<LinkId, Link> {
+    /// Adds a link. Fails with nothing where there are as many as there may be, else with the kernel's
+    /// answer; the link is closed then.
+    pub fn insert(
+        &mut self,
+        link: Link,
+        epoll: &Epoll,
+        now: Instant,
+    ) -> Result<LinkId, Option<io::Error>> {
         if self.live == self.max {
-            return Err(link);
+            return Err(None);
         }
         let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
         let generation = self.slots.get(slot as usize).map_or(1, |slot| slot.generation);
         let id = LinkId { slot, generation };
         let (fd, armed) = link.descriptor();
-        if epoll.add(fd, id.token(), armed).is_err() {
+        if let Err(error) = epoll.add(fd, id.token(), armed) {
             self.give_back(slot);
-            return Err(link);
+            return Err(Some(error));
         }
         let entry = Slot {
             link: Some(link),

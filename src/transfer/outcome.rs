@@ -125,7 +125,7 @@ mod tests {
             Fault::Canceled,
             Fault::Timeout,
             Fault::Closed,
-            Fault::Exhausted,
+            Fault::LanesFull(1024),
             Fault::Internal,
         ];
         for fault in faults {

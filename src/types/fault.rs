@@ -75,8 +75,8 @@ pub(crate) enum Fault {
     Timeout,
     /// The engine closed.
     Closed,
-    /// A bounded budget of this engine is full.
-    Exhausted,
+    /// The shard has as many lanes as it may: this number.
+    LanesFull(u32),
     /// A broken invariant here.
     Internal,
 }
@@ -98,7 +98,7 @@ impl Fault {
             Self::Canceled => (12, 0),
             Self::Timeout => (13, 0),
             Self::Closed => (14, 0),
-            Self::Exhausted => (15, 0),
+            Self::LanesFull(limit) => (15, limit),
             Self::Internal => (16, 0),
             Self::PeerFull => (17, 0),
             Self::BadHandshake => (18, 0),
@@ -125,7 +125,7 @@ impl Fault {
             12 => Self::Canceled,
             13 => Self::Timeout,
             14 => Self::Closed,
-            15 => Self::Exhausted,
+            15 => Self::LanesFull(detail),
             17 => Self::PeerFull,
             18 => Self::BadHandshake,
             19 => Self::Local(detail as i32),

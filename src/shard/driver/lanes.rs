@@ -79,7 +79,13 @@ impl Driver {
                 }
                 self.peers.touch(slot);
             }
-            Err(_closed) => self.fail_queue(slot, class, Fault::Exhausted),
+            Err(None) => self.fail_queue(slot, class, Fault::LanesFull(self.plan.max_lanes)),
+            Err(Some(error)) => {
+                let error = verdict::unwatched(&peer.endpoint_text, &error);
+                let fault = verdict::lane_fault(&error);
+                peer.lane_failed(error);
+                self.fail_queue(slot, class, fault);
+            }
         }
     }
 

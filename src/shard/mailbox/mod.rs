@@ -18,7 +18,7 @@ use message::Message;
 use queue::Inject;
 
 /// Messages that may wait in an inject queue.
-const INJECT_DEPTH: usize = 4096;
+pub(crate) const INJECT_DEPTH: usize = 4096;
 
 /// What comes without a ring of its own: bounded, and with the engine's last message beside the queue,
 /// since that must get through to a shard whose queue is full.

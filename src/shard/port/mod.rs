@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::shard::ShardSet;
 use crate::shard::control::ShardInbox;
 use crate::shard::mailbox::Mailbox;
+use crate::shard::mailbox::INJECT_DEPTH;
 use crate::shard::mailbox::message::Message;
 use crate::shard::memory::{Pin, View};
 use crate::shard::wait::Spinner;
@@ -191,17 +192,18 @@ impl Port {
         if mailbox.has_ended() {
             return Err(mailbox.why_ended(shard));
         }
-        let full = || Error::ResourceExhausted {
-            resource: "shards.submission_lane_depth",
-            limit: self.shards.ring_depth(),
-            in_use: self.shards.ring_depth(),
-            requested: 1,
+        let full = |resource, limit| {
+            let (in_use, requested) = (limit, 1);
+            Error::ResourceExhausted { resource, limit, in_use, requested }
         };
         if let Some(Some(ring)) = self.rings.get_mut(shard) {
-            ring.push(Arc::clone(submission)).map_err(|_| full())?;
+            let depth = self.shards.ring_depth();
+            let resource = "shards.submission_lane_depth";
+            ring.push(Arc::clone(submission)).map_err(|_| full(resource, depth))?;
         } else {
             let message = Message::Submit(Arc::clone(submission));
-            mailbox.inject.push(message).map_err(|_| full())?;
+            let resource = "the queue of the threads beyond shards.max_caller_lanes";
+            mailbox.inject.push(message).map_err(|_| full(resource, INJECT_DEPTH as u64))?;
         }
         mailbox.bell.ring();
         Ok(())

@@ -1,9 +1,9 @@
 //! What an owner's outcome means in words: the public error, and how far the failure reaches.
 
-use crate::error::{Error, OsError, Side};
+use crate::error::{Error, OsError};
 use crate::shard::peer::Peer;
 use crate::transfer::{Outcome, OwnerState};
-use crate::types::{FailureScope, Fault, Permission, Refused, RemoteEffect, TransferOp, Transport};
+use crate::types::{FailureScope, Fault, Refused, RemoteEffect, TransferOp, Transport};
 
 /// What is known of the call besides the outcome.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,16 @@ pub(crate) const fn lane_fault(error: &Error) -> Fault {
         Error::Closed => Fault::Closed,
         _ => Fault::Internal,
     }
+}
+
+/// The kernel does not watch a new lane to `endpoint`.
+pub(crate) fn unwatched(endpoint: &str, error: &std::io::Error) -> Error {
+    let next = match error.raw_os_error() {
+        Some(libc::ENOSPC) => " (too many are watched; raise the sysctl fs.epoll.max_user_watches)",
+        Some(libc::ENOMEM) => " (the kernel has no memory left)",
+        _ => "",
+    };
+    Error::io(format!("watch the lane to {endpoint}{next}"), "epoll_ctl", error)
 }
 
 /// The whole error behind a fault of [`lane_fault`], unless a lane failed in another way since.
@@ -150,9 +160,9 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
             (Error::Canceled(text), FailureScope::Request)
         }
         Fault::Closed => (Error::Closed, FailureScope::Engine),
-        Fault::Exhausted => {
-            let resource = "tcp_options.max_lanes";
-            let (limit, in_use, requested) = (0, 0, 1);
+        Fault::LanesFull(limit) => {
+            let (resource, limit) = ("tcp_options.max_lanes", u64::from(limit));
+            let (in_use, requested) = (limit, 1);
             let error = Error::ResourceExhausted { resource, limit, in_use, requested };
             (error, FailureScope::Rail)
         }
@@ -177,11 +187,11 @@ fn refused(class: Refused, verb: &str, at: Circumstances<'_>) -> Error {
         Refused::Range => Error::InvalidRequest(format!(
             "{place} refused a {verb}: the range does not lie inside the region"
         )),
-        Refused::Permission => Error::PermissionDenied {
-            side: Side::Remote,
-            needed: if verb == "READ" { "remote read" } else { "remote write" },
-            granted: Permission::Local,
-        },
+        // What it grants is not told; its description had granted this.
+        Refused::Permission => Error::InvalidRequest(format!(
+            "{place} refused a {verb}: the region does not grant it there; refresh the segment, or \
+             register the region with that permission"
+        )),
         Refused::Limit => Error::InvalidRequest(format!(
             "{place} refused a {verb}: it exceeds a limit of the peer's configuration"
         )),

@@ -1,7 +1,18 @@
 //! What a caller reads of each cause.
 
 use super::*;
-use crate::types::{Endpoint, EngineId, PeerKey, SourceEpoch};
+use crate::shard::ShardSet;
+use crate::shard::clock::Clock;
+use crate::shard::driver::ShardPlan;
+use crate::shard::memory::Registry;
+use crate::shard::placement::Seat;
+use crate::shard::port::Port;
+use crate::shard::port::submission::Submission;
+use crate::shard::set::SetPlan;
+use crate::shard::wait::WaitPolicy;
+use crate::types::{Endpoint, EngineId, PeerKey, ShardIndex, SourceEpoch};
+use std::sync::Arc;
+use std::time::Duration;
 
 const PLACE: &str = "192.0.2.7:4100";
 
@@ -95,4 +106,71 @@ fn a_deadline_and_an_earlier_failure_have_a_text_each() {
     let half = Outcome::PENDING.failed(TransferOp::Write, Fault::Canceled, RemoteEffect::Unknown);
     let (half, _) = judge(half, at(&peer));
     assert!(half.to_string().contains("given up half way"), "{half}");
+}
+
+/// Nobody empties the ring of the first thread, nor the queue that the second one uses.
+#[test]
+fn what_is_full_is_named_with_its_own_limit() {
+    let second = Duration::from_secs(1);
+    let plan = SetPlan {
+        engine: "none".into(),
+        seats: vec![Seat { core: None, node: None }],
+        must_pin: false,
+        bind_memory: false,
+        policy: WaitPolicy { pure: Duration::ZERO, total: Duration::ZERO },
+        ring_depth: 64,
+        max_rings: 1,
+        shard: ShardPlan {
+            index: ShardIndex(0),
+            turn_submissions: 1,
+            turn_bytes: 1,
+            max_lanes: 1,
+            slice_bytes: 1,
+            small_bytes: 1,
+            send_chunk: 1,
+            stall: second,
+            idle_poll: second,
+            source_bytes: 1,
+            merge: true,
+        },
+    };
+    let set = ShardSet::new(&plan, Registry::new(1, 1), Clock::start()).unwrap();
+    let mut ports = [Port::new(&set), Port::new(&set)];
+    let [ring, queue] = ports.each_mut().map(|port| {
+        let submission = Arc::new(Submission::new());
+        (0..10_000).find_map(|_| port.send(&submission, 0).err()).unwrap()
+    });
+    let full = |error: &Error| match *error {
+        Error::ResourceExhausted { resource, limit, in_use, requested } => {
+            (resource, limit, in_use, requested)
+        }
+        _ => panic!("{error}"),
+    };
+    assert_eq!(full(&ring), ("shards.submission_lane_depth", 64, 64, 1));
+    let (resource, limit, in_use, requested) = full(&queue);
+    assert!(resource.contains("shards.max_caller_lanes"), "{queue}");
+    assert_eq!((limit, in_use, requested), (4096, 4096, 1));
+}
+
+#[test]
+fn lanes_that_are_used_up_and_lanes_that_the_kernel_refuses_are_told_apart() {
+    let (error, _) = judge(waited(Fault::LanesFull(7)), at(&peer()));
+    let text = "tcp_options.max_lanes exhausted: 1 more on top of 7 exceed the limit of 7";
+    assert!(error.to_string().starts_with(text), "{error}");
+    let peer = peer();
+    let cause = unwatched(PLACE, &std::io::Error::from_raw_os_error(libc::ENOSPC));
+    peer.lane_failed(cause.clone());
+    let (error, scope) = judge(waited(lane_fault(&cause)), at(&peer));
+    assert_eq!(scope, FailureScope::Engine);
+    for part in [PLACE, "epoll_ctl", "fs.epoll.max_user_watches"] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn a_refusal_for_permission_claims_no_grant() {
+    let (error, _) = judge(waited(Fault::Refused(Refused::Permission)), at(&peer()));
+    let text = error.to_string();
+    assert!(text.contains(PLACE) && text.contains("does not grant"), "{text}");
+    assert!(!text.contains("local"), "{text}");
 }
