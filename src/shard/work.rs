@@ -179,9 +179,9 @@ impl Active {
     /// The caller's deadline passed. What is not dispatched ends here; for the rest the rails are asked
     /// to give the slices up, and [`Self::publish_timeout`] follows.
     pub fn cancel(&mut self, ended: &mut Ended) -> Left {
-        self.again = None;
         self.stop();
         self.rest.get_or_insert(Fault::Timeout);
+        self.drop_again(ended);
         self.end_queued(0..self.submission.owners.len() as u32, ended);
         self.left(ended)
     }
@@ -197,7 +197,6 @@ impl Active {
     /// No lane can be had: the first owner that waits ends with `fault`, those behind it are canceled.
     /// What is posted runs to its end.
     pub fn fail_undispatched(&mut self, fault: Fault, ended: &mut Ended) -> Left {
-        self.again = None;
         self.stop();
         self.rest.get_or_insert(fault);
         let owners = 0..self.submission.owners.len() as u32;
@@ -212,6 +211,7 @@ impl Active {
                 self.fail(first, fault, effect, ended);
             }
         }
+        self.drop_again(ended);
         self.end_queued(owners, ended);
         self.left(ended)
     }
@@ -258,9 +258,19 @@ impl Active {
         self.failed = Some(failed);
         self.end_owner(owner, fault, effect, ended);
         // What waits to go again was one frame's: it lies before this owner as a whole, or not at all.
-        if let Some((at, end)) = self.again.take_if(|(at, _)| at.owner >= failed) {
-            self.end_queued(at.owner..end, ended);
+        if self.again.is_some_and(|(at, _)| at.owner >= failed) {
+            self.drop_again(ended);
         }
+    }
+
+    /// What waits to go again does not.
+    fn drop_again(&mut self, ended: &mut Ended) {
+        let Some((at, end)) = self.again.take() else { return };
+        if at.skip > 0 {
+            // Cut in part, by a lane that takes less at once. No cursor would tell that any more.
+            self.end_owner(at.owner, self.rest_fault(at.owner), RemoteEffect::Unknown, ended);
+        }
+        self.end_queued(at.owner..end, ended);
     }
 
     /// Ends those of `owners` that are with no rail.
