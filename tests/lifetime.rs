@@ -3,9 +3,11 @@
 mod common;
 
 use std::sync::Barrier;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{Pair, SOON, engine, engine_with, eventually, now};
+use common::{Pair, SOON, engine, engine_with, eventually, now, pause};
+use orbite::testing::raw_peer::{RawOp, RawPeer, region_key};
 use orbite::{Error, Permission, TransferOp};
 
 /// Connections of this network namespace whose near end has that port.
@@ -122,4 +124,42 @@ fn calls_that_meet_a_close_end_soon() {
         });
         assert_eq!(pair.requester.stats().retained_after_unregister_bytes, 0);
     }
+}
+
+/// Each of several closes at once keeps its own deadline, and all are told of the end.
+#[test]
+fn closes_at_once_keep_their_own_deadlines() {
+    let patient = |config: &mut orbite::EngineConfig| config.tcp_options.stall_timeout_ms = 60_000;
+    let pair = Pair::of(engine_with(patient), engine(), 1 << 20, Permission::RemoteReadWrite);
+    // Half a WRITE keeps the source busy.
+    let mut raw = RawPeer::connect(pair.source.endpoint(), &pair.source.source_epoch()).unwrap();
+    let (region, generation) = region_key(&pair.segment, pair.remote.address()).unwrap();
+    let range = RawOp::new(region, generation, 0, 1 << 20);
+    let frame = raw.frame(TransferOp::Write, &[range], 1 << 20);
+    raw.send(&frame).unwrap();
+    raw.send(&[7; 1000]).unwrap();
+    eventually("the WRITE has begun", || common::bytes(&pair.remote)[..1000] == [7; 1000]);
+    let source = &pair.source;
+    std::thread::scope(|scope| {
+        let (done, results) = channel();
+        for _ in 0..2 {
+            scope.spawn(|| source.close(Duration::from_secs(600)).unwrap());
+        }
+        scope.spawn(move || {
+            // The others wait by now; should they not, the test is only less strict.
+            pause(Duration::from_millis(100));
+            for wait in [10, 1, 50] {
+                done.send(source.close(Duration::from_millis(wait))).unwrap();
+            }
+        });
+        for _ in 0..3 {
+            let result = results.recv_timeout(SOON);
+            if !matches!(result, Ok(Err(Error::Unquiesced { .. }))) {
+                drop(raw);
+                panic!("{result:?}");
+            }
+        }
+        drop(raw);
+    });
+    source.close(Duration::ZERO).unwrap();
 }

@@ -64,6 +64,8 @@ pub(crate) struct Core {
     threads: std::sync::Mutex<Threads>,
     cores: Vec<Option<u32>>,
     fenced: AtomicBool,
+    /// The control plane is known to have ended.
+    control_ended: AtomicBool,
     bound: std::net::SocketAddr,
 }
 
@@ -136,6 +138,7 @@ impl Core {
             #[expect(clippy::disallowed_types, reason = "see the field")]
             threads: std::sync::Mutex::new(threads),
             fenced: AtomicBool::new(false),
+            control_ended: AtomicBool::new(false),
             bound,
         }))
     }
@@ -301,16 +304,40 @@ impl Core {
 
     // ---- end
 
-    /// Fences both sides, drains, and ends. May be called again after a timeout.
+    /// Fences both sides, drains, and ends. May be called again after a timeout, and by several threads at
+    /// once, each with its own deadline.
     pub fn close(&self, timeout: Duration) -> Result<()> {
         let deadline = self.deadline(timeout);
-        self.fence(deadline);
-        let mut threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if threads.join(&self.set, deadline) {
+        self.fenced.store(true, Ordering::Release);
+        // Peers hear that this engine goes before its lanes do.
+        let control = self.close_control(deadline);
+        self.set.stop();
+        self.set.registry().close();
+        if !self.set.wait_ended(deadline) {
+            let (what, outstanding) = ("shards with running work", self.set.running() as u64);
+            return Err(Error::Unquiesced { what: what.into(), outstanding });
+        }
+        self.join();
+        control
+    }
+
+    fn close_control(&self, deadline: Instant) -> Result<()> {
+        if self.control_ended.load(Ordering::Acquire) {
             return Ok(());
         }
-        let (what, outstanding) = ("shards with running work".into(), threads.len() as u64);
-        Err(Error::Unquiesced { what, outstanding })
+        let left = deadline.saturating_duration_since(self.plan.clock.now());
+        self.control.close(left).inspect_err(|error| {
+            tracing::warn!(%error, "the control plane did not end in time");
+        })?;
+        self.control_ended.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Joins the threads, all of which have ended but for their last steps.
+    fn join(&self) {
+        let mut threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let grace = self.deadline(Duration::from_secs(1));
+        let _they_end_by_themselves = threads.join(&self.set, grace);
     }
 
     /// The close that a drop makes: what does not end in time is cut, which proves that it ended.
@@ -319,31 +346,17 @@ impl Core {
             return;
         }
         self.set.abort();
-        let grace = self.deadline(Duration::from_secs(1));
-        let mut threads = self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !threads.join(&self.set, grace) {
-            tracing::error!(
-                shards = threads.len(),
-                "shards did not end; what they hold stays held"
-            );
+        if self.set.wait_ended(self.deadline(Duration::from_secs(1))) {
+            self.join();
+        } else {
+            let shards = self.set.running();
+            tracing::error!(shards, "shards did not end; what they hold stays held");
         }
     }
 
     fn deadline(&self, timeout: Duration) -> Instant {
         let now = self.plan.clock.now();
         now.checked_add(timeout).unwrap_or(now + Duration::from_secs(1 << 30))
-    }
-
-    fn fence(&self, deadline: Instant) {
-        if self.fenced.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let left = deadline.saturating_duration_since(self.plan.clock.now());
-        if let Err(error) = self.control.close(left.max(Duration::from_millis(100))) {
-            tracing::warn!(%error, "the control plane did not end in time");
-        }
-        self.set.stop();
-        self.set.registry().close();
     }
 }
 
@@ -382,3 +395,7 @@ impl std::fmt::Debug for Core {
         f.debug_struct("Core").field("bound", &self.bound).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[cfg(not(orbite_loom))]
+mod tests;

@@ -1,7 +1,7 @@
 //! The shards of one engine: their mailboxes, threads and counters.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use crate::shard::memory::{Registry, View};
 use crate::shard::peer::Peer;
 use crate::shard::placement::Seat;
 use crate::shard::wait::WaitPolicy;
+use crate::sys::futex;
+use crate::sys::sync::{AtomicU32, Ordering};
 use crate::types::ShardIndex;
 
 /// A shard with messages that made no turn for so long is stalled.
@@ -51,6 +53,8 @@ pub(crate) struct ShardSet {
     counters: Vec<Arc<Counters>>,
     policy: WaitPolicy,
     ring_depth: u32,
+    /// Shards whose thread has ended; those who wait for that sleep on it.
+    over: AtomicU32,
 }
 
 /// The threads. Whoever holds this ends them.
@@ -71,7 +75,8 @@ impl ShardSet {
         let counters = plan.seats.iter().map(|_| Arc::default()).collect();
         let (policy, ring_depth) = (plan.policy, plan.ring_depth);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Self { id, clock, registry, mailboxes, counters, policy, ring_depth }))
+        let over = AtomicU32::new(0);
+        Ok(Arc::new(Self { id, clock, registry, mailboxes, counters, policy, ring_depth, over }))
     }
 
     /// Starts the threads. A failure ends those that ran already.
@@ -95,8 +100,8 @@ impl ShardSet {
                     Error::io("making a shard's epoll set", "epoll_create1", &error)
                 })
             };
-            let mailbox = Arc::clone(&self.mailboxes[at]);
-            match thread::start(host, make, move || mailbox.end()) {
+            let set = Arc::clone(self);
+            match thread::start(host, make, move || set.ended(at)) {
                 Ok(running) => threads.running.push(running),
                 Err(error) => {
                     self.stop();
@@ -155,6 +160,34 @@ impl ShardSet {
         self.mailboxes.iter().all(|mailbox| mailbox.has_ended())
     }
 
+    /// Shards that have not ended.
+    pub fn running(&self) -> usize {
+        self.mailboxes.iter().filter(|mailbox| !mailbox.has_ended()).count()
+    }
+
+    fn ended(&self, shard: usize) {
+        if let Some(mailbox) = self.mailboxes.get(shard) {
+            mailbox.end();
+        }
+        self.over.fetch_add(1, Ordering::Release);
+        futex::wake_all(&self.over);
+    }
+
+    /// Waits until every shard has ended, whoever else waits for that. `false`: the deadline came first.
+    pub fn wait_ended(&self, deadline: Instant) -> bool {
+        loop {
+            let over = self.over.load(Ordering::Acquire);
+            if self.has_ended() {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(self.clock.now());
+            if left.is_zero() {
+                return false;
+            }
+            futex::wait(&self.over, over, Some(left));
+        }
+    }
+
     /// Tells every shard of a new peer, so that it dials early. A hint: a shard whose queue is full dials
     /// with the first work for the peer.
     pub fn announce(&self, peer: &Arc<Peer>) {
@@ -189,6 +222,8 @@ impl Threads {
     }
 
     /// Waits until all threads have ended, and joins those that did. `false`: the deadline came first.
+    /// Whoever shares the threads waits by [`ShardSet::wait_ended`] first, so that nobody has them for
+    /// longer than the last steps of a thread take.
     pub fn join(&mut self, set: &ShardSet, deadline: Instant) -> bool {
         while let Some(running) = self.running.last() {
             let left = deadline.saturating_duration_since(set.clock.now());
@@ -201,13 +236,8 @@ impl Threads {
         }
         true
     }
-
-    /// Threads that have not ended.
-    pub fn len(&self) -> usize {
-        self.running.len()
-    }
 }
 
 #[cfg(test)]
 #[cfg(not(orbite_loom))]
-mod tests;
+pub(super) mod tests;

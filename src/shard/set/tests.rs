@@ -16,9 +16,9 @@ use crate::types::{
     RegionKey, RemoteEffect, SourceEpoch, TransferOp, Transport,
 };
 
-const LONG: Duration = Duration::from_secs(20);
+pub(in crate::shard) const LONG: Duration = Duration::from_secs(20);
 
-fn plan(shards: usize) -> SetPlan {
+pub(in crate::shard) fn plan(shards: usize) -> SetPlan {
     SetPlan {
         engine: "test".into(),
         seats: vec![Seat { core: None, node: None }; shards],

@@ -202,7 +202,7 @@ pub(super) fn peer_at(endpoint: Endpoint, epoch: SourceEpoch) -> Arc<Peer> {
 
 /// Asks again until there is an answer; fails after a long time.
 #[expect(clippy::disallowed_methods, reason = "a test that waits for another thread")]
-pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(in crate::shard) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask() {
@@ -211,6 +211,18 @@ pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
         assert!(start.elapsed() < LONG, "{what} did not come");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Keeps the control thread of the process from turning until the answer is dropped.
+pub(in crate::shard) fn hold_up(control: &Control) -> SyncSender<()> {
+    let (release, released) = sync_channel::<()>(0);
+    let (held, holds) = sync_channel(1);
+    control.submit(move |_| {
+        let _asker_waits = held.send(());
+        let _at_its_drop = released.recv_timeout(LONG);
+    });
+    holds.recv_timeout(LONG).unwrap();
+    release
 }
 
 /// A connection that can be read for ever only until `LONG`.
