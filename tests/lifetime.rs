@@ -163,3 +163,25 @@ fn closes_at_once_keep_their_own_deadlines() {
     });
     source.close(Duration::ZERO).unwrap();
 }
+
+/// An engine that sleeps is not busy, and its counts never shrink, also over its end.
+#[test]
+fn time_asleep_is_not_busy_time() {
+    let engine = engine();
+    let busy = || engine.stats().shards.iter().map(|shard| shard.busy_ns).sum::<u64>();
+    eventually("it sleeps", || engine.stats().shards.iter().all(|shard| shard.sleeps > 0));
+    let (before, mut last) = (busy(), 0);
+    for _ in 0..20 {
+        pause(Duration::from_millis(50));
+        let now = busy();
+        assert!(now >= last, "{now} after {last}");
+        last = now;
+    }
+    let grown = Duration::from_nanos(last - before);
+    assert!(grown < Duration::from_millis(500), "{grown:?} busy in a second of sleep");
+    engine.close(SOON).unwrap();
+    let end = busy();
+    assert!(end >= last, "{end} after {last}");
+    pause(Duration::from_millis(20));
+    assert_eq!(busy(), end, "what has ended is not busy");
+}

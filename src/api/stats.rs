@@ -18,9 +18,9 @@ pub struct ShardStats {
     pub host: &'static str,
     /// Turns made.
     pub turns: u64,
-    /// Nanoseconds spent in turns and spinning.
+    /// Nanoseconds spent in turns and spinning, up to its last turn or the start of its sleep.
     pub busy_ns: u64,
-    /// Nanoseconds asleep.
+    /// Nanoseconds asleep, of sleeps that have ended.
     pub parked_ns: u64,
     /// Times it went to sleep.
     pub sleeps: u64,
@@ -95,7 +95,6 @@ pub(crate) fn collect(core: &Core, max_peers: u32) -> EngineStats {
         ..EngineStats::default()
     };
     let set = core.set();
-    let alive = set.clock().now();
     for (at, counters) in set.counters().iter().enumerate() {
         let callers = &counters.callers;
         let counters = &counters.shard;
@@ -106,15 +105,14 @@ pub(crate) fn collect(core: &Core, max_peers: u32) -> EngineStats {
         stats.bytes_read += counters.bytes_read.get();
         stats.bytes_written += counters.bytes_written.get();
         stats.remote_effect_unknown += counters.remote_effect_unknown.get();
-        let parked_ns = counters.parked_ns.get();
         stats.shards.push(ShardStats {
             shard: at as u16,
             core: core.cores().get(at).copied().flatten(),
             numa_node: core.plan().set.seats.get(at).and_then(|seat| seat.node),
             host: "thread",
             turns: counters.turns.get(),
-            busy_ns: set.clock().nanos(alive).saturating_sub(parked_ns),
-            parked_ns,
+            busy_ns: counters.awake_ns(),
+            parked_ns: counters.parked_ns.get(),
             sleeps: counters.sleeps.get(),
             wake_latency_ns: core.wake_latency_ns(),
             lane_depth: counters.lane_depth.get(),

@@ -1,7 +1,7 @@
 //! Counter blocks. A shard's block has one writer and costs it plain loads and stores; what several
 //! threads count has cache lines of its own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crossbeam_utils::CachePadded;
 
@@ -59,7 +59,9 @@ pub(crate) struct ShardCounters {
     pub turns: Counter,
     /// When the last turn began, nanoseconds on the engine's clock: to see that it stalls.
     pub last_turn_ns: Counter,
-    /// Nanoseconds asleep.
+    /// Nanoseconds awake at the start of the last sleep; see [`ShardCounters::awake_ns`].
+    awake_ns: Counter,
+    /// Nanoseconds asleep, of sleeps that have ended.
     pub parked_ns: Counter,
     /// Times it went to sleep.
     pub sleeps: Counter,
@@ -85,6 +87,33 @@ pub(crate) struct ShardCounters {
     pub remote_effect_unknown: Counter,
     /// Lanes cut because the peer broke the protocol.
     pub protocol_violations: Counter,
+}
+
+impl ShardCounters {
+    /// The shard, before it sleeps or ends: it was awake until `now`, on the engine's clock.
+    pub(crate) fn falls_asleep(&self, now: u64) {
+        self.awake_ns.set(now.saturating_sub(self.parked_ns.get()));
+    }
+
+    /// The shard, after a sleep of `asleep` nanoseconds that began when it fell asleep.
+    pub(crate) fn wakes(&self, asleep: u64) {
+        // A reader that sees this sleep in the sum also sees what was awake before it.
+        fence(Ordering::Release);
+        self.parked_ns.bump(asleep);
+    }
+
+    /// Anyone: nanoseconds awake until the start of the last turn or sleep, whichever is later. Never
+    /// less than at an earlier look of the same thread.
+    ///
+    /// The turn is read before the sum of the sleeps, so a sleep in between makes the difference too
+    /// small and never too large; what was awake before that sleep, read last, is the lower bound.
+    pub(crate) fn awake_ns(&self) -> u64 {
+        let turn = self.last_turn_ns.get();
+        fence(Ordering::Acquire);
+        let parked = self.parked_ns.get();
+        fence(Ordering::Acquire);
+        self.awake_ns.get().max(turn.saturating_sub(parked))
+    }
 }
 
 /// Written by the threads that submit to the shard.
@@ -120,6 +149,49 @@ mod tests {
         counters.shard.lane_depth.set(3);
         counters.shard.lane_depth.set(1);
         assert_eq!(counters.shard.lane_depth.get(), 1);
+    }
+
+    #[test]
+    fn a_sleep_is_no_time_awake_and_time_awake_never_shrinks() {
+        let shard = ShardCounters::default();
+        shard.last_turn_ns.set(100);
+        assert_eq!(shard.awake_ns(), 100);
+        shard.falls_asleep(150);
+        assert_eq!(shard.awake_ns(), 150, "however long it sleeps");
+        shard.wakes(1000);
+        assert_eq!(shard.awake_ns(), 150, "its first turn has not begun");
+        shard.last_turn_ns.set(1160);
+        assert_eq!(shard.awake_ns(), 160);
+    }
+
+    #[test]
+    fn a_reader_beside_a_shard_that_turns_and_sleeps_sees_time_awake_grow() {
+        let shard = ShardCounters::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut now, mut awake) = (0, 0);
+                for round in 0..100_000 {
+                    now += 10;
+                    awake += 10;
+                    shard.last_turn_ns.set(now);
+                    now += 3;
+                    awake += 3;
+                    shard.falls_asleep(now);
+                    now += round % 7 * 100;
+                    shard.wakes(round % 7 * 100);
+                }
+                shard.last_turn_ns.set(now);
+                assert_eq!(shard.awake_ns(), awake);
+            });
+            scope.spawn(|| {
+                let mut last = 0;
+                while last < 1_300_000 {
+                    let seen = shard.awake_ns();
+                    assert!((last..=1_300_000).contains(&seen), "{seen} after {last}");
+                    last = seen;
+                }
+            });
+        });
     }
 
     #[test]

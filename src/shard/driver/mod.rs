@@ -231,11 +231,12 @@ impl Driver {
         if !waiting && self.mailbox.may_sleep() {
             let busy = self.live > 0 || self.links.any_in_flight();
             self.counters.shard.sleeps.bump(1);
+            self.counters.shard.falls_asleep(self.clock.nanos(now));
             let limit = busy.then_some(self.plan.idle_poll);
             self.look(limit);
             let woke = self.clock.now();
             let asleep = woke.saturating_duration_since(now);
-            self.counters.shard.parked_ns.bump(asleep.as_nanos() as u64);
+            self.counters.shard.wakes(asleep.as_nanos() as u64);
             if limit.is_some_and(|limit| asleep <= limit + GAP) {
                 // A sleep as long as it was meant to be is no absence: a peer's silence counts.
                 self.last_turn = woke;
@@ -269,6 +270,7 @@ impl Driver {
             }
         }
         self.publish();
+        self.counters.shard.falls_asleep(self.clock.nanos(self.clock.now()));
         self.mailbox.finish();
     }
 }
