@@ -121,6 +121,25 @@ impl ShardCounters {
 pub(crate) struct CallerCounters {
     /// Times that a waiting caller rang the bell for safety's sake; expected 0.
     pub guard_rings: Tally,
+    /// When the oldest submission was sent that a caller found unseen after a long wait, nanoseconds on
+    /// the engine's clock. Means nothing once a turn began after it.
+    unseen_since_ns: AtomicU64,
+}
+
+impl Counters {
+    /// A caller, off the hot path: what it sent at `sent` has not been looked at yet.
+    pub(crate) fn note_unseen(&self, sent: u64) {
+        let turned = self.shard.last_turn_ns.get();
+        let older = |noted| (noted <= turned || sent < noted).then_some(sent);
+        let _one_that_is_older_stands =
+            self.callers.unseen_since_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, older);
+    }
+
+    /// Since when work waits that callers sent and no turn has begun to look at.
+    pub(crate) fn unseen_since(&self) -> Option<u64> {
+        let noted = self.callers.unseen_since_ns.load(Ordering::Relaxed);
+        (noted > self.shard.last_turn_ns.get()).then_some(noted)
+    }
 }
 
 #[cfg(test)]
@@ -192,6 +211,21 @@ mod tests {
                 }
             });
         });
+    }
+
+    #[test]
+    fn the_oldest_unseen_work_is_noted_until_a_turn_begins() {
+        let counters = Counters::default();
+        counters.shard.last_turn_ns.set(100);
+        assert_eq!(counters.unseen_since(), None);
+        for (sent, oldest) in [(300, 300), (200, 200), (250, 200)] {
+            counters.note_unseen(sent);
+            assert_eq!(counters.unseen_since(), Some(oldest));
+        }
+        counters.shard.last_turn_ns.set(260);
+        assert_eq!(counters.unseen_since(), None);
+        counters.note_unseen(400);
+        assert_eq!(counters.unseen_since(), Some(400));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::sys::futex;
 use crate::sys::sync::{AtomicU32, Ordering};
 use crate::types::ShardIndex;
 
-/// A shard with messages that made no turn for so long is stalled.
+/// A shard that has work waiting and made no turn for so long is stalled.
 const STALLED: Duration = Duration::from_secs(1);
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -68,7 +68,7 @@ impl ShardSet {
     pub fn new(plan: &SetPlan, registry: Arc<Registry>, clock: Clock) -> Result<Arc<Self>> {
         let mut mailboxes = Vec::with_capacity(plan.seats.len());
         for _ in &plan.seats {
-            let mailbox = Mailbox::new(plan.max_rings, plan.ring_depth)
+            let mailbox = Mailbox::new(plan.max_rings, plan.ring_depth, clock)
                 .map_err(|error| Error::io("making a shard's doorbell", "eventfd2", &error))?;
             mailboxes.push(Arc::new(mailbox));
         }
@@ -148,12 +148,24 @@ impl ShardSet {
         self.ring_depth as u64
     }
 
-    /// Whether a shard has ended, or has messages waiting and made no turn for a second.
+    /// Whether a shard has ended, or has work waiting for over a second that no turn looked at.
     pub fn is_stalled(&self, shard: usize) -> bool {
-        let Some(mailbox) = self.mailboxes.get(shard) else { return true };
-        let turned = self.counters.get(shard).map_or(0, |count| count.shard.last_turn_ns.get());
-        let quiet = self.clock.nanos(self.clock.now()).saturating_sub(turned);
-        mailbox.has_ended() || !mailbox.inject.is_empty() && quiet > STALLED.as_nanos() as u64
+        self.is_stalled_at(shard, self.clock.nanos(self.clock.now()))
+    }
+
+    /// The same, on the engine's clock. Only work makes a shard stall: one that sleeps makes no turn, and
+    /// its time counts from when the work came.
+    fn is_stalled_at(&self, shard: usize, now: u64) -> bool {
+        let (Some(mailbox), Some(counters)) = (self.mailboxes.get(shard), self.counters.get(shard))
+        else {
+            return true;
+        };
+        let turned = counters.shard.last_turn_ns.get();
+        let for_long =
+            |since: u64| now.saturating_sub(since.max(turned)) > STALLED.as_nanos() as u64;
+        mailbox.has_ended()
+            || mailbox.inject.waiting_since().is_some_and(for_long)
+            || counters.unseen_since().is_some_and(for_long)
     }
 
     pub fn has_ended(&self) -> bool {

@@ -7,9 +7,10 @@ pub(crate) mod word;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::error::Error;
+use crate::shard::clock::Clock;
 use crate::shard::control::ShardInbox;
 use crate::shard::port::submission::Submission;
 
@@ -28,15 +29,32 @@ pub(crate) const INJECT_DEPTH: usize = 4096;
 pub(crate) struct Inbox {
     queue: Inject<Message>,
     stop: AtomicBool,
+    clock: Clock,
+    /// When a message last came into the empty queue, on the engine's clock.
+    since_ns: AtomicU64,
 }
 
 impl Inbox {
-    fn new() -> Self {
-        Self { queue: Inject::with_capacity(INJECT_DEPTH), stop: AtomicBool::new(false) }
+    fn new(clock: Clock) -> Self {
+        let queue = Inject::with_capacity(INJECT_DEPTH);
+        Self { queue, stop: AtomicBool::new(false), clock, since_ns: AtomicU64::new(0) }
+    }
+
+    fn stamp(&self) {
+        if self.is_empty() {
+            self.since_ns.store(self.clock.nanos(self.clock.now()), Ordering::Relaxed);
+        }
+    }
+
+    /// A time before which nothing that waits now has come: the oldest of it may be younger, and in a
+    /// race with a push, that push. `None`: nothing waits.
+    pub fn waiting_since(&self) -> Option<u64> {
+        (!self.is_empty()).then(|| self.since_ns.load(Ordering::Relaxed))
     }
 
     /// Appends, or gives the message back: the queue is full.
     pub fn push(&self, message: Message) -> Result<(), Message> {
+        self.stamp();
         self.queue.push(message)
     }
 
@@ -79,10 +97,10 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    pub fn new(rings_max: u32, ring_depth: u32) -> io::Result<Self> {
+    pub fn new(rings_max: u32, ring_depth: u32, clock: Clock) -> io::Result<Self> {
         Ok(Self {
             bell: Bell::new()?,
-            inject: Inbox::new(),
+            inject: Inbox::new(clock),
             rings: AtomicU32::new(0),
             rings_max,
             ring_depth: ring_depth as usize,
@@ -114,6 +132,7 @@ impl Mailbox {
 
     /// Tells the shard to stop. Never waits, and is never refused.
     pub fn stop(&self) {
+        self.inject.stamp();
         self.inject.stop.store(true, Ordering::Release);
         self.bell.force();
     }

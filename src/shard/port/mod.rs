@@ -221,14 +221,20 @@ impl Port {
     ) -> Result<()> {
         let mailbox = Arc::clone(self.shards.mailbox(shard)?);
         let counters = self.shards.counters().get(shard).map(Arc::clone);
+        let is_unseen = || submission.stations.ingested.load(Ordering::Relaxed) == 0;
+        let note_unseen = || {
+            if let (true, Some(counters)) = (is_unseen(), &counters) {
+                counters.note_unseen(submission.stations.submitted);
+            }
+        };
         let nudge = || {
             // Asleep with the submission unseen: a wake was lost. Otherwise the work just takes long.
-            let lost = mailbox.bell.is_asleep()
-                && submission.stations.ingested.load(Ordering::Relaxed) == 0;
+            let lost = mailbox.bell.is_asleep() && is_unseen();
             mailbox.bell.force();
             if let (true, Some(counters)) = (lost, &counters) {
                 counters.callers.guard_rings.add(1);
             }
+            note_unseen();
         };
         let mut until = now;
         while until < deadline {
@@ -240,6 +246,7 @@ impl Port {
                 return orphaned(submission, &mailbox, shard);
             }
         }
+        note_unseen();
         submission.abandon();
         let _full_or_ended = mailbox.inject(Message::Cancel(Arc::clone(submission)));
         mailbox.bell.force();

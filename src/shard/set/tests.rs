@@ -139,6 +139,33 @@ fn take(mailbox: &Mailbox) -> Arc<Submission> {
     }
 }
 
+/// Work in a ring counts, and a shard that slept for long is no stall the moment that a message comes.
+#[test]
+fn only_work_that_waits_for_long_is_a_stall() {
+    let second = STALLED.as_nanos() as u64;
+    let set = blocked(1);
+    assert!(!set.is_stalled_at(0, 100 * second), "it has nothing to do");
+    let registration = memory(&set);
+    let ran = submit(&set, &registration, Duration::from_millis(30)).unwrap();
+    assert!(ran.summary.failed.is_some() && ran.ingested == 0);
+    // The ring came as a message, which the shard has taken up.
+    while set.mailbox(0).unwrap().inject.pop().is_some() {}
+    assert!(!set.is_stalled_at(0, ran.submitted + second / 2));
+    assert!(set.is_stalled_at(0, ran.submitted + 2 * second), "a ring full of work is work");
+    set.counters[0].shard.last_turn_ns.set(ran.submitted + 1);
+    assert!(!set.is_stalled_at(0, ran.submitted + 2 * second), "it was looked at");
+
+    let set = blocked(1);
+    let now = || set.clock().nanos(set.clock().now());
+    let mailbox = set.mailbox(0).unwrap();
+    let before = now();
+    mailbox.inject(Message::Peer(peer())).unwrap();
+    assert!(!set.is_stalled_at(0, before + second), "it just came");
+    assert!(set.is_stalled_at(0, now() + second + 1));
+    mailbox.end();
+    assert!(set.is_stalled_at(0, 0), "it ended");
+}
+
 /// A submission that goes into the ring of a shard as it ends.
 #[test]
 fn work_that_an_ended_shard_never_saw_is_refused_soon_and_holds_nothing() {
