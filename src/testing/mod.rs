@@ -9,6 +9,8 @@ pub mod wire;
 #[cfg(test)]
 pub(crate) mod conformance;
 #[cfg(test)]
+mod lanes;
+#[cfg(test)]
 pub(crate) mod rigs;
 #[cfg(test)]
 pub(crate) mod sys;

@@ -2,10 +2,9 @@
 
 mod flow;
 pub(crate) mod lane;
+mod serving;
 pub(crate) mod source;
 pub(crate) mod sys;
-#[cfg(test)]
-mod tests;
 mod watch;
 
 use std::time::{Duration, Instant};
@@ -17,14 +16,15 @@ use crate::transport::rail::{Rail, RailFault};
 use crate::types::Refused;
 
 pub(crate) use lane::TcpLane;
-pub(crate) use source::{Catalog, Granted, SourceBudget, SourceLane};
+pub(crate) use serving::{Catalog, Granted, SourceBudget};
+pub(crate) use source::SourceLane;
 
 /// Buffer of one lane for bytes that have no place in registered memory.
 const SCRATCH: usize = 16 << 10;
 
 /// Receive calls of one lane in one turn. Heads cost no payload budget, so this is what bounds a turn
 /// against a peer that sends frames without any.
-const STEPS: u32 = 128;
+pub(crate) const STEPS: u32 = 128;
 
 /// What both ends of a connection agreed on.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ impl LanePlan {
         if self.slice < self.limits.max_message { self.slice } else { self.limits.max_message }
     }
 
-    const fn frames(&self, direction: Direction) -> FrameLimits {
+    pub(crate) const fn frames(&self, direction: Direction) -> FrameLimits {
         FrameLimits {
             role: Role::Data,
             direction,

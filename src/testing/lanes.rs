@@ -6,9 +6,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lane::TcpLane;
-use super::source::{SourceBudget, SourceLane};
-use super::{LaneLimits, LanePlan, STEPS};
 use crate::protocol::crc;
 use crate::protocol::data::answer::{Answer, Refusal, RefuseClass, Status};
 use crate::protocol::data::ops;
@@ -19,6 +16,9 @@ use crate::protocol::notice::Cancel;
 use crate::shard::memory::HostMemory;
 use crate::testing::rigs::{Regions, WRITABLE};
 use crate::transport::rail::{Budget, Completion, Part, Rail, RailFault, Slice, SliceResult};
+use crate::transport::tcp::{
+    Catalog, Granted, LaneLimits, LanePlan, STEPS, SourceBudget, SourceLane, TcpLane,
+};
 use crate::types::{Fault, Refused, RemoteEffect, SliceId, TransferOp};
 
 const STALL: Duration = Duration::from_millis(100);
@@ -186,14 +186,14 @@ fn core_112_answers_that_are_not_read_end_the_lane_whatever_else_is_asked() {
 #[test]
 fn a_source_that_stopped_refuses_for_a_while_and_then_reads_no_further() {
     struct Closed(Regions);
-    impl super::Catalog for Closed {
+    impl Catalog for Closed {
         type Lease = Arc<HostMemory>;
 
         fn hold(
             &mut self,
             region: crate::types::RegionKey,
             op: TransferOp,
-        ) -> Result<super::Granted<Self::Lease>, Refused> {
+        ) -> Result<Granted<Self::Lease>, Refused> {
             self.0.hold(region, op)
         }
 
