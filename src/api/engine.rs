@@ -111,7 +111,8 @@ impl TransferEngine {
         transport == Transport::Tcp && self.inner.config.tcp
     }
 
-    /// Counters, summed over the shards. Not one instant; each total only grows.
+    /// Counters, summed over the shards. Not one instant; each total only grows. Takes no lock and never
+    /// waits. In a forked child, which has none of the engine's threads, they stand as they were.
     pub fn stats(&self) -> EngineStats {
         stats::collect(&self.inner.core, self.inner.config.max_peer_segments)
     }

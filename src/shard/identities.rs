@@ -101,6 +101,12 @@ impl Identities {
         table.entries.insert(id, Entry { key, charge, handles });
         Ok(identity)
     }
+
+    /// Keeps every charge waiting.
+    #[cfg(test)]
+    pub fn lock_table(&self) -> impl Drop + '_ {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Table {

@@ -24,6 +24,25 @@ fn start(byte: u8) -> Arc<Core> {
     Core::start(plan, Box::new(settings)).unwrap()
 }
 
+/// What a thread of the parent had locked at a fork stays locked in the child: nothing that tells of an
+/// engine may ask for it.
+#[test]
+fn what_stats_look_at_takes_no_lock() {
+    let core = start(51);
+    let locks = (core.identities.lock_table(), core.threads.lock().unwrap());
+    let (told, answer) = std::sync::mpsc::channel();
+    let look = Arc::clone(&core);
+    let body = move || {
+        let shards = look.set().counters().len();
+        let stalled = (0..shards).filter(|shard| look.set().is_stalled(*shard)).count();
+        let _gone = told.send((look.peer_count(), look.memory_counters().registrations, stalled));
+    };
+    let _detached = std::thread::Builder::new().spawn(body).unwrap();
+    assert_eq!(answer.recv_timeout(set::LONG), Ok((0, 0, 0)));
+    drop(locks);
+    core.close(set::LONG).unwrap();
+}
+
 /// A close is not done before the control plane is, however often it is asked.
 #[test]
 fn a_control_plane_that_does_not_end_fails_the_close_until_it_has() {
