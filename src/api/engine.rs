@@ -66,9 +66,7 @@ impl TransferEngine {
         let settings = plan::control_settings(&effective, epoch, bind);
         let core = Core::start(plan::core_plan(&effective, id, seating, clock), settings)?;
         effective.shards.host = super::config::ShardHost::Thread;
-        if core.cores().iter().all(Option::is_some) {
-            effective.shards.cores = core.cores().iter().copied().flatten().collect();
-        }
+        effective.shards.cores = plan::bound_cores(core.cores());
         let bound = core.bound();
         effective.bind_addr = Endpoint::new(bound).to_string();
         let advertised = effective.advertise_addr.unwrap_or_else(|| bound.ip());

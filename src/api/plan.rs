@@ -54,6 +54,16 @@ pub(crate) fn seat(config: &EngineConfig) -> Result<Seating> {
     Ok(Seating { seats, policy })
 }
 
+/// The cores to show as those of the shards: what the key may name, one for each shard, all different.
+/// Empty where a shard runs unbound or several share a core.
+pub(crate) fn bound_cores(cores: &[Option<u32>]) -> Vec<u32> {
+    let bound: Vec<u32> = cores.iter().copied().flatten().collect();
+    let mut distinct = bound.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    if distinct.len() == cores.len() { bound } else { Vec::new() }
+}
+
 pub(crate) fn bind_address(config: &EngineConfig) -> Result<SocketAddr> {
     Endpoint::parse(&config.bind_addr)
         .map(Endpoint::addr)
@@ -168,4 +178,16 @@ pub(crate) fn control_settings(
             counters: Arc::new(ControlCounters::default()),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bound_cores;
+
+    #[test]
+    fn only_cores_that_the_key_could_name_are_shown() {
+        assert_eq!(bound_cores(&[Some(3), Some(1)]), [3, 1]);
+        assert_eq!(bound_cores(&[Some(0), Some(0)]), [0; 0], "more shards than cores");
+        assert_eq!(bound_cores(&[Some(0), None]), [0; 0], "one runs unbound");
+    }
 }

@@ -26,13 +26,14 @@ pub struct ShardStats {
     pub sleeps: u64,
     /// Measured time from a wake call to the first instruction of a sleeping thread, nanoseconds.
     pub wake_latency_ns: u64,
-    /// Submissions waiting in its rings.
+    /// Submissions and messages that waited in its rings and queue when it last ran its detectors: eight
+    /// times in a stall limit, and before each sleep.
     pub lane_depth: u64,
     /// Frames sent as requester.
     pub frames_sent: u64,
     /// Frames served as source.
     pub frames_served: u64,
-    /// Operations refused as source.
+    /// Frames refused as source.
     pub frames_refused: u64,
     /// Times the guard rang the bell again; expected 0.
     pub guard_rings: u64,

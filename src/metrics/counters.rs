@@ -65,13 +65,13 @@ pub(crate) struct ShardCounters {
     pub parked_ns: Counter,
     /// Times it went to sleep.
     pub sleeps: Counter,
-    /// Submissions waiting in its rings at the last turn. A level.
+    /// Submissions and messages waiting at the last round of the detectors. A level.
     pub lane_depth: Counter,
     /// Frames sent as requester.
     pub frames_sent: Counter,
     /// Frames served as source.
     pub frames_served: Counter,
-    /// Operations refused as source.
+    /// Frames refused as source.
     pub frames_refused: Counter,
     /// Requests that completed.
     pub tasks_completed: Counter,
