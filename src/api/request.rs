@@ -46,7 +46,8 @@ impl TransferRequest {
         self
     }
 
-    /// Sets the instant after which the request is not started any more.
+    /// Gives the request a deadline of its own. So far it only keeps requests with another deadline out of
+    /// the same frame; what ends a request is the timeout of its call.
     #[must_use]
     pub const fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);

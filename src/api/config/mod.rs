@@ -103,7 +103,7 @@ pub struct EngineConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
-    /// Data connections of one shard in all. `1..=65_535`, default 1024.
+    /// Data connections of one shard in all. `1..=65_536`, default 1024.
     pub max_lanes: u32,
     /// Unanswered frames on one lane. `1..=256`, default 16.
     pub lane_window: u32,
