@@ -462,8 +462,8 @@ fn a_source_that_did_a_part_of_a_write_leaves_the_rest_unknown() {
     let stream = asking.reply(Kind::WriteAck, head.request_id, &answer.encode(), 0);
     asking.far.write_all(&stream).unwrap();
     asking.poll().unwrap();
-    let SliceResult::Failed { effect, .. } = asking.only() else { panic!("{:?}", asking.done) };
-    assert_eq!(effect, RemoteEffect::Unknown);
+    let (fault, effect) = (Fault::Partial, RemoteEffect::Unknown);
+    assert_eq!(asking.only(), SliceResult::Failed { fault, effect });
 }
 
 #[test]

@@ -122,6 +122,7 @@ mod tests {
             Fault::BadHandshake,
             Fault::Local(24),
             Fault::Corrupt,
+            Fault::Partial,
             Fault::Canceled,
             Fault::Timeout,
             Fault::Closed,

@@ -69,6 +69,8 @@ pub(crate) enum Fault {
     Local(i32),
     /// A checksum of received bytes did not match.
     Corrupt,
+    /// The peer did a part of a WRITE; what became of the rest is unknown.
+    Partial,
     /// Stopped because an earlier run of the same call failed.
     Canceled,
     /// The caller's deadline passed while it waited or was outstanding.
@@ -103,6 +105,7 @@ impl Fault {
             Self::PeerFull => (17, 0),
             Self::BadHandshake => (18, 0),
             Self::Local(errno) => (19, errno as u32),
+            Self::Partial => (20, 0),
         }
     }
 
@@ -122,6 +125,7 @@ impl Fault {
             9 => Self::ConnectTimeout,
             10 => Self::Handshake,
             11 => Self::Corrupt,
+            20 => Self::Partial,
             12 => Self::Canceled,
             13 => Self::Timeout,
             14 => Self::Closed,

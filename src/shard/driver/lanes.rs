@@ -140,6 +140,11 @@ impl Driver {
                 drop(permit);
             }
             Some(Link::Out { rail, peer, class }) => {
+                if let (Some(rule), Some(state)) = (rail.broken(), self.peers.get_mut(peer)) {
+                    // Before any word is completed, so that the caller finds it.
+                    let (endpoint, reason) = (state.peer.endpoint_text.clone(), rule.to_string());
+                    state.peer.lane_failed(Error::Protocol { endpoint, reason });
+                }
                 let broken = rail.broken();
                 let _quiet = rail.close(fault, &mut self.done);
                 self.complete();

@@ -70,7 +70,15 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
             let what = format!("{verb} to {}: {stage}", at.peer.endpoint_text);
             (Error::Timeout { what, after_us: at.after_us }, FailureScope::Request)
         }
-        Fault::Refused(class) => (refused(class, verb, at), scope_of(class)),
+        Fault::Refused(Refused::Corrupt) => {
+            let call = "compare the checksum of a payload, at the peer";
+            native(OsError::from_errno(call, libc::EBADMSG), FailureScope::Request)
+        }
+        Fault::Refused(class) => (refused(class, verb, outcome.effect, at), scope_of(class)),
+        Fault::Partial => {
+            let call = "WRITE of which the peer did the first part only";
+            native(OsError::from_errno(call, libc::EIO), FailureScope::Request)
+        }
         Fault::Lost(errno) => {
             let call = if at.op == TransferOp::Read { "recvmsg" } else { "sendmsg" };
             native(OsError::from_errno(call, errno), FailureScope::Lane)
@@ -86,8 +94,17 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
             (Error::Timeout { what, after_us: at.after_us }, FailureScope::Lane)
         }
         Fault::Protocol => {
-            let reason = format!("its answer to a {verb} was not well formed");
-            (Error::Protocol { endpoint: endpoint(), reason }, FailureScope::Lane)
+            // The rule, where the lane that broke it was the last one that failed.
+            let known =
+                at.peer.lane_error().filter(|error| lane_fault(error) == Fault::BadHandshake);
+            let error = known.map_or_else(
+                || {
+                    let reason = format!("its answer to a {verb} was not well formed");
+                    Error::Protocol { endpoint: endpoint(), reason }
+                },
+                |error| Error::clone(&error),
+            );
+            (error, FailureScope::Lane)
         }
         Fault::PeerClosed => (Error::PeerClosed { endpoint: endpoint() }, FailureScope::Peer),
         Fault::StaleEpoch => {
@@ -150,9 +167,9 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
             (error, FailureScope::Engine)
         }
         Fault::Corrupt => {
-            let reason =
-                "the payload's checksum did not match; the local bytes are not valid".into();
-            (Error::Protocol { endpoint: endpoint(), reason }, FailureScope::Request)
+            // The lane goes on: neither side broke a rule.
+            let call = "compare the checksum of what a READ brought";
+            native(OsError::from_errno(call, libc::EBADMSG), FailureScope::Request)
         }
         Fault::Canceled => {
             let how = if outcome.attempts == 0 { "never attempted" } else { "given up half way" };
@@ -176,7 +193,7 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
     }
 }
 
-fn refused(class: Refused, verb: &str, at: Circumstances<'_>) -> Error {
+fn refused(class: Refused, verb: &str, effect: RemoteEffect, at: Circumstances<'_>) -> Error {
     let place = &at.peer.endpoint_text;
     match class {
         Refused::Gone => Error::StaleEpoch {
@@ -195,14 +212,16 @@ fn refused(class: Refused, verb: &str, at: Circumstances<'_>) -> Error {
         Refused::Limit => Error::InvalidRequest(format!(
             "{place} refused a {verb}: it exceeds a limit of the peer's configuration"
         )),
-        Refused::Busy => Error::Busy(format!("{place} cannot serve now; try again")),
+        Refused::Busy if effect == RemoteEffect::None => {
+            Error::Busy(format!("{place} cannot serve now; try again"))
+        }
+        Refused::Busy => Error::Busy(format!(
+            "{place} gave up a {verb} half way; find out what arrived before anything is sent again"
+        )),
         Refused::Closing => Error::PeerClosed { endpoint: place.clone() },
-        Refused::Corrupt => Error::Protocol {
-            endpoint: place.clone(),
-            reason: "the checksum of a WRITE did not match on arrival; its bytes may be in place"
-                .into(),
-        },
-        Refused::Canceled => Error::Canceled(format!("{place} had not started it")),
+        Refused::Corrupt | Refused::Canceled => {
+            Error::Canceled(format!("{place} had not started it"))
+        }
     }
 }
 

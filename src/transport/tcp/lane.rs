@@ -23,7 +23,7 @@ use crate::protocol::limits::Direction;
 use crate::transport::rail::{
     Budget, Capabilities, Completion, Part, Rail, RailFault, RailQuiet, Slice, SliceResult,
 };
-use crate::types::{Fault, Refused, RemoteEffect, SliceId, TransferOp, Transport};
+use crate::types::{Fault, RemoteEffect, SliceId, TransferOp, Transport};
 
 /// What a frame still owes the ledger.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -215,7 +215,7 @@ impl TcpLane {
                 let result = match answer.status {
                     Status::Complete => SliceResult::Done,
                     // What happened to the rest is unknown, and it is not sent again.
-                    Status::Partial => failed(Fault::Refused(Refused::Busy), RemoteEffect::Unknown),
+                    Status::Partial => failed(Fault::Partial, RemoteEffect::Unknown),
                 };
                 self.finish(result, now, done);
                 Ok(())

@@ -174,3 +174,30 @@ fn a_refusal_for_permission_claims_no_grant() {
     assert!(text.contains(PLACE) && text.contains("does not grant"), "{text}");
     assert!(!text.contains("local"), "{text}");
 }
+
+/// Nothing of unknown effect is advised to be sent again, and a lane that goes on is not called cut.
+#[test]
+fn texts_of_damaged_and_half_done_work_say_what_is_so() {
+    let ended = |fault, effect| Outcome::PENDING.failed(TransferOp::Write, fault, effect);
+    for fault in [Fault::Corrupt, Fault::Refused(Refused::Corrupt), Fault::Partial] {
+        let text = judge(ended(fault, RemoteEffect::Unknown), at(&peer())).0.to_string();
+        assert!(text.contains(PLACE), "{text}");
+        assert!(!text.contains("cut") && !text.contains("again"), "{text}");
+    }
+    let busy = Fault::Refused(Refused::Busy);
+    let text = judge(ended(busy, RemoteEffect::Unknown), at(&peer())).0.to_string();
+    assert!(text.contains("half way") && !text.contains("try again"), "{text}");
+    let text = judge(ended(busy, RemoteEffect::None), at(&peer())).0.to_string();
+    assert!(text.contains("try again"), "{text}");
+}
+
+/// What a peer did wrong is told with the rule that the lane found.
+#[test]
+fn a_broken_rule_reaches_the_caller() {
+    let peer = peer();
+    let (endpoint, reason) = (PLACE.to_owned(), "request id 7: answers come in order".to_owned());
+    peer.lane_failed(Error::Protocol { endpoint, reason });
+    let outcome = Outcome::PENDING.failed(TransferOp::Read, Fault::Protocol, RemoteEffect::None);
+    let text = judge(outcome, at(&peer)).0.to_string();
+    assert!(text.contains(PLACE) && text.contains("request id 7"), "{text}");
+}
