@@ -129,18 +129,22 @@ pub enum Error {
     /// Exclusive use conflicts with running work.
     #[error("busy: {0}")]
     Busy(String),
-    /// The party at the endpoint is not the engine that was expected: it restarted, or another took
-    /// its address. Get the new epoch from its owner and open it again.
-    #[error("stale epoch at {endpoint}: {detail}; get the current epoch from the peer's owner")]
+    /// The party at the endpoint is not the engine that was expected: it restarted, or another took its
+    /// address. Or the engine is, and a region there is gone or registered anew. The detail says which, and
+    /// what to do.
+    #[error("stale handle to {endpoint}: {detail}")]
     #[non_exhaustive]
     StaleEpoch {
         /// Endpoint that answered.
         endpoint: String,
-        /// Expected and found engine ids (public digests), or the proof that failed.
+        /// Expected and found engine ids (public digests), the proof that failed, or the region; and what
+        /// to do.
         detail: String,
     },
     /// This identity was closed here, or the peer announced its end.
-    #[error("peer {endpoint} is closed; open its next epoch")]
+    #[error(
+        "peer {endpoint} has ended or was closed here; get the current descriptor from its owner and open that"
+    )]
     #[non_exhaustive]
     PeerClosed {
         /// Endpoint of the peer.

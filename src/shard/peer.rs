@@ -90,11 +90,18 @@ impl Peer {
         match self.status() {
             PeerStatus::Live => Ok(()),
             PeerStatus::Closed => Err(Error::PeerClosed { endpoint: endpoint() }),
-            PeerStatus::Stale => {
-                let detail = format!("engine {} does not answer there any more", self.engine);
-                Err(Error::StaleEpoch { endpoint: endpoint(), detail })
-            }
+            PeerStatus::Stale => Err(self.stale()),
         }
+    }
+
+    /// Another engine is where this one was.
+    pub fn stale(&self) -> Error {
+        let detail = format!(
+            "engine {} does not answer there any more; get the current descriptor from its owner and \
+             open that",
+            self.engine
+        );
+        Error::StaleEpoch { endpoint: self.endpoint_text.clone(), detail }
     }
 
     /// Moves a live identity to `status`; one that already left stays where it is.

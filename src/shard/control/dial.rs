@@ -241,12 +241,16 @@ fn refused(core: &Core, at: Endpoint, error: HandshakeError) -> Failed {
     Failed::never(match error {
         HandshakeError::WrongEngine { expected, found } => Error::StaleEpoch {
             endpoint,
-            detail: format!("engine {found} answers, engine {expected} was expected"),
+            detail: format!(
+                "engine {found} answers, engine {expected} was expected; get the current descriptor \
+                 from its owner and open that"
+            ),
         },
         HandshakeError::WrongProof => Error::StaleEpoch {
             endpoint,
             detail: "the engine there has the expected id and gave a wrong proof: the keys of \
-                     security.psk_file differ, only one side has one, or it is an impostor"
+                     security.psk_file differ, only one side has one, or it is an \
+                     impostor; compare the keys"
                 .into(),
         },
         HandshakeError::Refused { status } => match status {
@@ -255,9 +259,12 @@ fn refused(core: &Core, at: Endpoint, error: HandshakeError) -> Failed {
                  inbound.max_connections or inbound.max_connections_per_ip"
             )),
             Status::Closing => Error::PeerClosed { endpoint },
-            Status::WrongEngine => {
-                Error::StaleEpoch { endpoint, detail: "it says that it is another engine".into() }
-            }
+            Status::WrongEngine => Error::StaleEpoch {
+                endpoint,
+                detail: "it says that it is another engine; get the current descriptor from its \
+                         owner and open that"
+                    .into(),
+            },
             _ => Error::Unavailable(format!("peer {endpoint} refused: {status}")),
         },
         HandshakeError::Version { .. }

@@ -147,15 +147,62 @@ fn check(index: usize, ask: Ask) -> Result<()> {
 }
 
 fn unknown_range(aim: Aim<'_>, index: usize, ask: Ask) -> Error {
-    let nearest = match aim.snapshot.nearest(ask.remote) {
-        Some((address, length)) => {
-            format!("; the nearest region is {length} bytes at {address:#x}")
-        }
-        None => "; the peer offers no region".into(),
-    };
     Error::InvalidRequest(format!(
-        "request {index}: {} bytes at {:#x} do not lie inside one region of {} at generation {}{}; \
-         register them there, then refresh the segment",
-        ask.length, ask.remote, aim.peer.endpoint_text, aim.snapshot.generation, nearest
+        "request {index}: {} bytes at {:#x} do not lie inside one region of {} at generation {}; {}",
+        ask.length,
+        ask.remote,
+        aim.peer.endpoint_text,
+        aim.snapshot.generation,
+        nearest_region(ask.remote, ask.length, aim.snapshot.nearest(ask.remote))
     ))
+}
+
+/// What the range misses, and what to do. `nearest` is address and length of a region of the peer.
+fn nearest_region(remote: u64, length: u64, nearest: Option<(u64, u64)>) -> String {
+    /// No address of a process lies below (`vm.mmap_min_addr`).
+    const LOWEST: u64 = 64 << 10;
+    let Some((address, size)) = nearest else {
+        return "the peer offers no region: register the range there with a remote permission, then \
+                refresh the segment"
+            .into();
+    };
+    let (end, region_end) = (remote.saturating_add(length), address.saturating_add(size));
+    let region = format!("{size} bytes at {address:#x}");
+    if remote >= address && remote < region_end {
+        format!("the region there, {region}, ends {} bytes earlier", end - region_end)
+    } else if remote < address && end > address {
+        format!("the region there, {region}, begins {} bytes later", address - remote)
+    } else if remote < LOWEST {
+        format!(
+            "a remote address is one of the peer's memory and no offset: add that of the region, such \
+             as {address:#x}"
+        )
+    } else {
+        format!(
+            "the nearest region is {region}; if the range was registered there since, and not as \
+             Local, which is not offered, refresh the segment"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest_region;
+
+    #[test]
+    fn a_range_that_misses_its_region_is_told_by_how_much() {
+        let near = Some((0x10_0000, 100));
+        for (remote, length, part) in [
+            (0x10_0000, 101, "ends 1 bytes earlier"),
+            (0x10_0063, 2, "ends 1 bytes earlier"),
+            (0x0f_fff0, 32, "begins 16 bytes later"),
+            (0, 10, "no offset"),
+            (0x10_0064, 1, "nearest region is 100 bytes at 0x100000"),
+            (0x20_0000, 1, "not as Local"),
+        ] {
+            let text = nearest_region(remote, length, near);
+            assert!(text.contains(part), "{remote:#x} {length}: {text}");
+        }
+        assert!(nearest_region(0x10_0000, 1, None).contains("offers no region"));
+    }
 }

@@ -108,10 +108,7 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
         }
         Fault::PeerClosed => (Error::PeerClosed { endpoint: endpoint() }, FailureScope::Peer),
         Fault::StaleEpoch => {
-            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| {
-                let detail = format!("engine {} does not answer there any more", at.peer.engine);
-                Error::StaleEpoch { endpoint: endpoint(), detail }
-            });
+            let error = lane_error(outcome.fault, at.peer).unwrap_or_else(|| at.peer.stale());
             (error, FailureScope::Peer)
         }
         Fault::Connect(errno) => {

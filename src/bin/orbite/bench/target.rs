@@ -62,7 +62,10 @@ pub(crate) fn run(args: &Target, output: &mut Output<'_>) -> Result<Exit, Failur
         initiator: initiator(engine.endpoint(), args),
     };
     output.text(super::report::text(&line))?;
-    note(format_args!("serving; on the other machine:\n  {}", line.initiator));
+    note(format_args!(
+        "serving; where that address is reached, with a copy of the file:\n  {}",
+        line.initiator
+    ));
     if args.until_eof {
         watch_input(ringing)?;
     }
