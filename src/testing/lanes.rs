@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::crc;
-use crate::protocol::data::answer::{Answer, Refusal, RefuseClass, Status};
+use crate::protocol::data::answer::{Answer, Refusal, Status};
 use crate::protocol::data::ops;
 use crate::protocol::data::reader::{FrameReader, Outgoing};
 use crate::protocol::header::{HEADER_LEN, Header, Kind};
@@ -236,7 +236,7 @@ fn a_wrong_checksum_of_a_write_is_refused_with_unknown_effect() {
         assert_eq!(head.kind, expected);
         if head.kind == Kind::Refuse {
             let (refusal, _) = Refusal::decode(&meta, 2).unwrap();
-            assert_eq!(refusal.class, RefuseClass::Corrupt);
+            assert_eq!(refusal.class, Refused::Corrupt);
             assert_eq!(refusal.effect, RemoteEffect::Unknown);
         }
     }
@@ -353,7 +353,7 @@ fn a_refusal_of_a_read_touches_nothing_and_the_lane_goes_on() {
             let (_, head) = asking.asked(TransferOp::Read, ops, 8);
             let mut meta = Vec::new();
             let bad = (0..ops).map(|at| at + 1 == ops);
-            Refusal::encode(&mut meta, RefuseClass::Range, RemoteEffect::None, bad);
+            Refusal::encode(&mut meta, Refused::Range, RemoteEffect::None, bad);
             let stream = asking.reply(Kind::Refuse, head.request_id, &meta, 0);
             asking.far.write_all(&stream).unwrap();
             asking.poll().unwrap();
@@ -371,7 +371,7 @@ fn an_answer_that_is_not_what_was_asked_ends_the_lane() {
     let says: [(&str, Say); 7] = [
         ("bytes behind a refusal", |asking, request| {
             let mut meta = Vec::new();
-            Refusal::encode(&mut meta, RefuseClass::Busy, RemoteEffect::None, [true]);
+            Refusal::encode(&mut meta, Refused::Busy, RemoteEffect::None, [true]);
             let mut stream = asking.reply(Kind::Refuse, request, &meta, 0);
             stream.push(9);
             stream

@@ -1,6 +1,7 @@
 //! Why a transfer did not complete: the vocabulary that rails, the ledger and reports share.
 
-/// Why the source refused an operation. The class and nothing of the source's layout.
+/// Why the source refused an operation. The class and nothing of the source's layout: no address. The
+/// numbers stand on the wire (docs/wire.md, 5.3) and in packed outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refused {
@@ -35,6 +36,11 @@ impl Refused {
             8 => Self::Canceled,
             _ => return None,
         })
+    }
+
+    /// Whether it is the fault of single operations of a frame. All others are about the whole frame.
+    pub const fn marks_ops(self) -> bool {
+        matches!(self, Self::Gone | Self::Range | Self::Permission)
     }
 }
 

@@ -1,14 +1,12 @@
 //! What a source says to a READ or WRITE: an [`Answer`] (meta of ReadData and WriteAck) or a
 //! [`Refusal`] (meta of Refuse).
 
-use core::fmt;
-
 use alloc::vec::Vec;
 
 use crate::protocol::error::FrameError;
 use crate::protocol::fields::{Fields, Put};
 use crate::protocol::limits::padded_meta;
-use crate::types::RemoteEffect;
+use crate::types::{Refused, RemoteEffect};
 
 /// Length of an answer's own fields, bytes: status u16, reserved u16, ops_done u32, bytes_done u64,
 /// notification u32.
@@ -110,70 +108,11 @@ impl Answer {
     }
 }
 
-/// Why a source did not do a READ or WRITE. Tells the class only: no address, no layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u16)]
-pub(crate) enum RefuseClass {
-    /// A region is not there any more, or never was, or has another generation.
-    RegionGone = 1,
-    /// A range does not lie inside its region.
-    Range = 2,
-    /// A region does not grant the direction.
-    Permission = 3,
-    /// A READ for more bytes than one frame may carry, or another limit of the source.
-    Limit = 4,
-    /// A budget of the source is full now.
-    Busy = 5,
-    /// The source closes.
-    Closing = 6,
-    /// The payload's checksum was wrong.
-    Corrupt = 7,
-    /// Withdrawn by the requester before it began.
-    Canceled = 8,
-}
-
-impl RefuseClass {
-    const fn from_number(number: u16) -> Option<Self> {
-        Some(match number {
-            1 => Self::RegionGone,
-            2 => Self::Range,
-            3 => Self::Permission,
-            4 => Self::Limit,
-            5 => Self::Busy,
-            6 => Self::Closing,
-            7 => Self::Corrupt,
-            8 => Self::Canceled,
-            _ => return None,
-        })
-    }
-
-    /// Whether it is the fault of single operations, so that at least one is marked. All others are
-    /// about the whole frame and may mark none.
-    pub const fn marks_ops(self) -> bool {
-        matches!(self, Self::RegionGone | Self::Range | Self::Permission)
-    }
-}
-
-impl fmt::Display for RefuseClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::RegionGone => "the region is gone",
-            Self::Range => "the range leaves its region",
-            Self::Permission => "the region does not grant the direction",
-            Self::Limit => "a limit of the source is exceeded",
-            Self::Busy => "the source is busy",
-            Self::Closing => "the source is closing",
-            Self::Corrupt => "the payload's checksum is wrong",
-            Self::Canceled => "it was canceled before it began",
-        })
-    }
-}
-
 /// A frame that was not done. The connection stays usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// Of the first bad operation, or of the frame.
-    pub class: RefuseClass,
+    pub class: Refused,
     /// [`RemoteEffect::None`] or [`RemoteEffect::Unknown`], never `Applied`.
     pub effect: RemoteEffect,
     /// The first operation that is marked bad; `count` where none is.
@@ -188,7 +127,7 @@ impl Refusal {
     /// `Unknown`.
     pub fn encode(
         meta: &mut Vec<u8>,
-        class: RefuseClass,
+        class: Refused,
         effect: RemoteEffect,
         bad: impl IntoIterator<Item = bool>,
     ) -> Self {
@@ -254,7 +193,7 @@ impl Refusal {
         if count != ops_asked {
             return Err(wrong("operations of a refusal", count, "as many as the frame asked for"));
         }
-        let Some(known) = RefuseClass::from_number(class) else {
+        let Some(known) = u8::try_from(class).ok().and_then(Refused::from_number) else {
             return Err(wrong("refusal class", class.into(), "1..=8"));
         };
         let effect = match effect {
@@ -360,7 +299,7 @@ mod tests {
                     (0..count).map(|op| op == count / 2 || last && op == count - 1).collect();
                 let made = Refusal::encode(
                     &mut meta,
-                    RefuseClass::Range,
+                    Refused::Range,
                     RemoteEffect::None,
                     flags.iter().copied(),
                 );
@@ -382,7 +321,7 @@ mod tests {
         let mut meta = Vec::new();
         for count in (1..=70_u32).chain([127, 128, 129, 640, 641]) {
             let all = (0..count).map(|_| true);
-            Refusal::encode(&mut meta, RefuseClass::Range, RemoteEffect::None, all);
+            Refusal::encode(&mut meta, Refused::Range, RemoteEffect::None, all);
             let right = meta.len();
             assert!(Refusal::decode(&meta, count).is_ok());
             for bit in 16 * 8 + count as usize..right * 8 {
@@ -403,10 +342,10 @@ mod tests {
     #[test]
     fn a_whole_frame_is_refused_without_a_mark() {
         let mut meta = Vec::new();
-        let made = Refusal::encode(&mut meta, RefuseClass::Busy, RemoteEffect::None, [false; 3]);
+        let made = Refusal::encode(&mut meta, Refused::Busy, RemoteEffect::None, [false; 3]);
         assert_eq!((made.first_bad, made.count), (3, 3));
         assert_eq!(Refusal::decode(&meta, 3).unwrap().0, made);
-        meta[0] = RefuseClass::Permission as u8;
+        meta[0] = Refused::Permission as u8;
         assert!(Refusal::decode(&meta, 3).is_err(), "a permission is missing for some operation");
     }
 
@@ -414,7 +353,7 @@ mod tests {
     fn a_refusal_claims_no_success_and_hides_nothing() {
         let mut meta = Vec::new();
         let bad = [true, false, true];
-        let made = Refusal::encode(&mut meta, RefuseClass::Corrupt, RemoteEffect::Applied, bad);
+        let made = Refusal::encode(&mut meta, Refused::Corrupt, RemoteEffect::Applied, bad);
         assert_eq!(made.effect, RemoteEffect::Unknown);
         let refused = |at: usize, value: u8| {
             let mut changed = meta.clone();

@@ -208,8 +208,8 @@ impl Driver {
         moved
     }
 
-    /// No submission is live or waits to be taken up, and no peer is being served. Frames that were given up may still be on a lane:
-    /// they hold no memory, and closing the lane ends them.
+    /// No submission is live or waits to be taken up, and no peer is being served. Frames that were given
+    /// up may still be on a lane: they hold no memory, and closing the lane ends them.
     fn is_quiet(&self) -> bool {
         let aborted = self.mailbox.aborted.load(Ordering::Relaxed);
         aborted

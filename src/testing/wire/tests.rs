@@ -3,13 +3,13 @@
 
 use super::*;
 use crate::protocol::crc;
-use crate::protocol::data::answer::{RefuseClass, Status as AnswerStatus};
+use crate::protocol::data::answer::Status as AnswerStatus;
 use crate::protocol::data::ops::Op;
 use crate::protocol::data::reader::Outgoing;
 use crate::protocol::handshake::body::{CHALLENGE_LEN, HELLO_LEN, PROOF_MESSAGE_LEN, WELCOME_LEN};
 use crate::protocol::header::Kind;
 use crate::protocol::notice::GoAwayReason;
-use crate::types::{MemoryLocation, Permission, RegionKey};
+use crate::types::{MemoryLocation, Permission, Refused, RegionKey};
 use sha2::{Digest, Sha256};
 
 /// Cases for each body in an ordinary run.
@@ -128,7 +128,7 @@ fn answer_samples() -> Vec<Vec<u8>> {
 
 fn refusal_samples() -> Vec<Vec<u8>> {
     let mut samples = vec![];
-    let classes = [RefuseClass::RegionGone, RefuseClass::Busy, RefuseClass::Corrupt];
+    let classes = [Refused::Gone, Refused::Busy, Refused::Corrupt];
     for (class, count) in classes.into_iter().zip([5_u16, 64, 300]) {
         let mut meta = Vec::new();
         let bad = (0..count).map(|at| class.marks_ops() && at % 2 == 1);

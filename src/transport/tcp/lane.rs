@@ -225,7 +225,7 @@ impl TcpLane {
                     Ok((refusal, _bad)) => refusal,
                     Err(error) => return Err(self.breaks(error)),
                 };
-                let class = super::refused(refusal.class);
+                let class = refusal.class;
                 let result = match (op, refusal.effect) {
                     (TransferOp::Read, _) | (_, RemoteEffect::None) => {
                         SliceResult::Refused { class, first_bad: refusal.first_bad }

@@ -9,11 +9,9 @@ mod watch;
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::data::answer::RefuseClass;
 use crate::protocol::limits::{Direction, FrameLimits, Limits, Role};
 use crate::transport::provider::Provider;
 use crate::transport::rail::{Rail, RailFault};
-use crate::types::Refused;
 
 pub(crate) use lane::TcpLane;
 pub(crate) use serving::{Catalog, Granted, SourceBudget};
@@ -66,32 +64,6 @@ impl LanePlan {
             data_max: self.limits.max_message,
             payload_crc: self.limits.payload_crc,
         }
-    }
-}
-
-const fn refused(class: RefuseClass) -> Refused {
-    match class {
-        RefuseClass::RegionGone => Refused::Gone,
-        RefuseClass::Range => Refused::Range,
-        RefuseClass::Permission => Refused::Permission,
-        RefuseClass::Limit => Refused::Limit,
-        RefuseClass::Busy => Refused::Busy,
-        RefuseClass::Closing => Refused::Closing,
-        RefuseClass::Corrupt => Refused::Corrupt,
-        RefuseClass::Canceled => Refused::Canceled,
-    }
-}
-
-const fn refuse_class(refused: Refused) -> RefuseClass {
-    match refused {
-        Refused::Gone => RefuseClass::RegionGone,
-        Refused::Range => RefuseClass::Range,
-        Refused::Permission => RefuseClass::Permission,
-        Refused::Limit => RefuseClass::Limit,
-        Refused::Busy => RefuseClass::Busy,
-        Refused::Closing => RefuseClass::Closing,
-        Refused::Corrupt => RefuseClass::Corrupt,
-        Refused::Canceled => RefuseClass::Canceled,
     }
 }
 

@@ -13,7 +13,7 @@ use super::flow::{Outbound, Scatter, Sendable, Sender, read};
 use super::serving::{Catalog, Served, SourceBudget};
 use super::sys::{self, IoPiece};
 use super::watch::Watch;
-use super::{LanePlan, SCRATCH, STEPS, refuse_class};
+use super::{LanePlan, SCRATCH, STEPS};
 use crate::protocol::crc::TRAILER_LEN;
 use crate::protocol::data::answer::{Answer, Refusal};
 use crate::protocol::data::ops::Ops;
@@ -317,7 +317,6 @@ impl<L> SourceLane<L> {
                 self.give_back(bytes, shared);
                 self.served.refused += 1;
                 let bad = self.bad.iter().copied();
-                let class = refuse_class(class);
                 Refusal::encode(&mut self.refusal, class, RemoteEffect::None, bad);
                 if write {
                     self.receive(head, count, bytes, Some(bytes));
@@ -490,7 +489,7 @@ impl<L> SourceLane<L> {
             return;
         }
         self.served.refused += 1;
-        let class = refuse_class(Refused::Corrupt);
+        let class = Refused::Corrupt;
         let all_bad = self.bad.iter().map(|_| true);
         Refusal::encode(&mut self.refusal, class, RemoteEffect::Unknown, all_bad);
         self.refuse(request, now);
