@@ -5,7 +5,7 @@ use std::env;
 use std::process::Command;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=scripts/build.rs");
     let compiler = env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     set("COMMIT", commit());
     set("RUSTC", output(&compiler, &["--version"]));

@@ -88,7 +88,7 @@ fn walk(directory: &Path, prefix: &str, files: &mut BTreeMap<String, String>) {
 
 /// Files that are the top of a crate: cargo finds them without a `mod` line.
 pub fn is_root(path: &str, files: &BTreeMap<String, String>) -> bool {
-    if matches!(path, "src/lib.rs" | "build.rs") {
+    if matches!(path, "src/lib.rs" | "scripts/build.rs") {
         return true;
     }
     for folder in ["src/bin/", "tests/", "examples/", "benches/"] {
