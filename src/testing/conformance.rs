@@ -166,7 +166,7 @@ pub(crate) fn refuses_a_bad_part_without_effect<R: Rig>() {
     let good = case.part(region, 0, 0, 4096);
     let bad = [
         (case.part(region, 8192, REGION as u64 - 1, 2), Refused::Range),
-        (case.part(gone, 8192, 0, 10), Refused::Gone),
+        (case.part(gone, 8192, 0, 10), Refused::RegionGone),
         (case.part(read_only, 8192, 0, 10), Refused::Permission),
         (case.part(region, 8192, u64::MAX - 20, 10), Refused::Range),
     ];

@@ -39,7 +39,7 @@ impl Regions {
     }
 
     pub fn find(&self, region: RegionKey, op: TransferOp) -> Result<Arc<HostMemory>, Refused> {
-        let (memory, permission) = self.0.get(&region).ok_or(Refused::Gone)?;
+        let (memory, permission) = self.0.get(&region).ok_or(Refused::RegionGone)?;
         if permission.allows(op) { Ok(Arc::clone(memory)) } else { Err(Refused::Permission) }
     }
 }

@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn every_outcome_survives_its_word() {
         let faults = [
-            Fault::Refused(Refused::Gone),
+            Fault::Refused(Refused::RegionGone),
             Fault::Refused(Refused::Canceled),
             Fault::Lost(104),
             Fault::Lost(-1),

@@ -6,7 +6,7 @@
 #[repr(u8)]
 pub(crate) enum Refused {
     /// The region is gone, or its generation is another.
-    Gone = 1,
+    RegionGone = 1,
     /// The range does not lie inside the region.
     Range = 2,
     /// The region does not grant the direction.
@@ -26,7 +26,7 @@ pub(crate) enum Refused {
 impl Refused {
     pub const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
-            1 => Self::Gone,
+            1 => Self::RegionGone,
             2 => Self::Range,
             3 => Self::Permission,
             4 => Self::Limit,
@@ -40,7 +40,7 @@ impl Refused {
 
     /// Whether it is the fault of single operations of a frame. All others are about the whole frame.
     pub const fn marks_ops(self) -> bool {
-        matches!(self, Self::Gone | Self::Range | Self::Permission)
+        matches!(self, Self::RegionGone | Self::Range | Self::Permission)
     }
 }
 

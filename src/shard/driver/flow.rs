@@ -26,7 +26,7 @@ impl Catalog for Source<'_> {
         match self.view.hold(region, op) {
             Ok((address, length, lease)) => Ok(Granted { lease, address, length }),
             Err(Denied::Permission) => Err(Refused::Permission),
-            Err(_) => Err(Refused::Gone),
+            Err(_) => Err(Refused::RegionGone),
         }
     }
 

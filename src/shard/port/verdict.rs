@@ -193,7 +193,7 @@ pub(crate) fn judge(outcome: Outcome, at: Circumstances<'_>) -> (Error, FailureS
 fn refused(class: Refused, verb: &str, effect: RemoteEffect, at: Circumstances<'_>) -> Error {
     let place = &at.peer.endpoint_text;
     match class {
-        Refused::Gone => Error::StaleEpoch {
+        Refused::RegionGone => Error::StaleEpoch {
             endpoint: place.clone(),
             detail: "the region was unregistered or registered anew there; refresh the segment"
                 .into(),

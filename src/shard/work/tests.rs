@@ -34,7 +34,7 @@ fn post(active: &mut Active) -> Cut {
 }
 
 fn refused(first_bad: u32) -> SliceResult {
-    SliceResult::Refused { class: Refused::Gone, first_bad }
+    SliceResult::Refused { class: Refused::RegionGone, first_bad }
 }
 
 fn states(active: &Active) -> Vec<OwnerState> {

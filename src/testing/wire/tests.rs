@@ -128,7 +128,7 @@ fn answer_samples() -> Vec<Vec<u8>> {
 
 fn refusal_samples() -> Vec<Vec<u8>> {
     let mut samples = vec![];
-    let classes = [Refused::Gone, Refused::Busy, Refused::Corrupt];
+    let classes = [Refused::RegionGone, Refused::Busy, Refused::Corrupt];
     for (class, count) in classes.into_iter().zip([5_u16, 64, 300]) {
         let mut meta = Vec::new();
         let bad = (0..count).map(|at| class.marks_ops() && at % 2 == 1);
